@@ -1,0 +1,11 @@
+//! The fence: what decides whether a send may pass. Pure: no waiting, no clock, no logging, no randomness, no I/O.
+//!
+//! Read [`token`] (what is presented), [`view`] (what is known), [`verdict`] (the table), [`gate`] (permits and
+//! drains), [`account`] (how a view is known to be current), [`handover`] (what to call a change of holder).
+
+pub mod account;
+pub mod gate;
+pub mod handover;
+pub mod token;
+pub mod verdict;
+pub mod view;
