@@ -147,6 +147,12 @@ impl<T: Clone> Gate<T> {
         !self.issues.is_empty()
     }
 
+    /// True while sends of a superseded epoch are under way.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_some()
+    }
+
     /// When the next send of a superseded epoch is to be cut, while there is one that has not been.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {

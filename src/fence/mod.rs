@@ -6,6 +6,7 @@
 pub mod account;
 pub mod gate;
 pub mod handover;
+pub mod name;
 pub mod token;
 pub mod verdict;
 pub mod view;

@@ -96,6 +96,14 @@ pub struct Reading {
     pub bytes: usize,
 }
 
+impl Reading {
+    /// Whether the account may not be read.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.view == View::Invalid(Invalid::NoPermission)
+    }
+}
+
 /// Transaction ids that tell how an account came to be as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {

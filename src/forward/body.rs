@@ -1,0 +1,176 @@
+//! A request's body on its way to the sender: what was buffered, then what still arrives.
+//!
+//! Data only: trailers end here. It never re-encodes, and never ends cleanly before its announced end.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use thiserror::Error;
+use tokio::time::Sleep;
+
+/// Why a body broke off after bytes of the request may have been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Broken {
+    /// The caller left or broke its framing.
+    #[error("the caller's body broke off")]
+    Left,
+    /// It is larger than allowed.
+    #[error("the caller's body is larger than the route allows")]
+    TooLarge,
+    /// Nothing came for too long.
+    #[error("the caller's body did not arrive in time")]
+    Slow,
+}
+
+const SENDING: u8 = 0;
+const SENT: u8 = 1;
+const BROKEN: u8 = 2;
+
+/// What became of a body, to be asked after the exchange.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<AtomicU8>);
+
+impl Progress {
+    /// All of it was handed over.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.0.load(SeqCst) == SENT
+    }
+
+    /// It broke off.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.0.load(SeqCst) == BROKEN
+    }
+}
+
+/// The part that had not arrived when the request was judged.
+#[derive(Debug)]
+pub struct Rest {
+    /// Where it arrives.
+    pub incoming: Incoming,
+    /// How many more bytes are allowed.
+    pub most: u64,
+    /// How long it may pause.
+    pub pause: Duration,
+}
+
+#[derive(Debug)]
+struct Streaming {
+    incoming: Incoming,
+    most: u64,
+    pause: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// A request's body.
+#[derive(Debug)]
+pub struct RequestBody {
+    frames: VecDeque<Bytes>,
+    buffered: u64,
+    rest: Option<Streaming>,
+    /// Without a rest nothing can go wrong, and nobody asks.
+    progress: Option<Progress>,
+}
+
+impl RequestBody {
+    /// A body that is all in.
+    #[must_use]
+    pub fn buffered(frames: VecDeque<Bytes>) -> Self {
+        let buffered = frames.iter().map(|frame| frame.len() as u64).sum();
+        Self { frames, buffered, rest: None, progress: None }
+    }
+
+    /// A body of which only the beginning is in.
+    #[must_use]
+    pub fn streaming(frames: VecDeque<Bytes>, rest: Rest) -> (Self, Progress) {
+        let mut body = Self::buffered(frames);
+        let Rest { incoming, most, pause } = rest;
+        body.rest = Some(Streaming { incoming, most, pause, timer: None });
+        let progress = Progress::default();
+        body.progress = Some(progress.clone());
+        (body, progress)
+    }
+
+    fn mark(&self, state: u8) {
+        if let Some(progress) = &self.progress {
+            progress.0.store(state, SeqCst);
+        }
+    }
+
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        loop {
+            match Pin::new(&mut rest.incoming).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    rest.timer = None;
+                    let Ok(data) = frame.into_data() else { continue };
+                    match rest.most.checked_sub(data.len() as u64) {
+                        Some(most) => rest.most = most,
+                        None => return Poll::Ready(Some(Err(Broken::TooLarge))),
+                    }
+                    return Poll::Ready(Some(Ok(data)));
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(Broken::Left))),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => {
+                    let timer = rest.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(rest.pause)));
+                    return match timer.as_mut().poll(cx) {
+                        Poll::Ready(()) => Poll::Ready(Some(Err(Broken::Slow))),
+                        Poll::Pending => Poll::Pending,
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Some(frame) = self.frames.pop_front() {
+            self.buffered -= frame.len() as u64;
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
+        }
+        match self.poll_rest(cx) {
+            Poll::Ready(Some(Ok(data))) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            Poll::Ready(Some(Err(broken))) => {
+                self.mark(BROKEN);
+                Poll::Ready(Some(Err(broken)))
+            }
+            Poll::Ready(None) => {
+                self.mark(SENT);
+                self.rest = None;
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        // Asked before the first poll as well: a body that streams is only over once its end was seen.
+        self.frames.is_empty() && self.rest.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.rest {
+            None => SizeHint::with_exact(self.buffered),
+            Some(rest) => match rest.incoming.size_hint().exact() {
+                Some(more) => SizeHint::with_exact(self.buffered + more),
+                None => SizeHint::default(),
+            },
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! One request to one upstream, at most once, and what became of it.
+//!
+//! [`exchange`] sends, [`pool`] keeps connections, [`body`] is what is sent. Nothing here knows accounts or verdicts: an
+//! [`Authority`] stands for them.
+
+pub mod body;
+pub mod exchange;
+pub mod pool;
+
+use std::task::{Context, Poll};
+
+use crate::code::Code;
+
+/// What allows one send. The forwarder asks for it immediately before the first byte and gives way when it is revoked;
+/// without one nothing can be sent. Dropped, it is given back: only once the exchange has ended.
+pub trait Authority: Send + Sync + 'static {
+    /// Called immediately before a byte may be written.
+    ///
+    /// # Errors
+    /// The code for the caller: nothing may be written.
+    fn begin(&self) -> Result<(), Code>;
+
+    /// Takes [`begin`](Self::begin) back: it is certain that no byte was written.
+    fn unbegin(&self);
+
+    /// Ready once the send has to stop, with the code for the caller.
+    fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code>;
+}

@@ -1,0 +1,123 @@
+//! Connections of one worker to its upstreams, last used first.
+//!
+//! Keeps and makes connections. It never sends: that is the exchange's part.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::body::RequestBody;
+use crate::clock::{Clock, Moment};
+
+/// More idle connections to one upstream than this are closed.
+const MOST_IDLE: usize = 256;
+
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// A connection on which nothing is under way.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) sender: http1::SendRequest<RequestBody>,
+    task: JoinHandle<()>,
+    /// False until its first answer: an upstream that closes at once is down, not idle.
+    pub(super) used: bool,
+}
+
+impl Connection {
+    /// Closes it and waits until it is closed. Dropped, it closes soon.
+    pub(super) async fn close(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    since: Moment,
+    most: Duration,
+}
+
+/// A worker's connections.
+#[derive(Debug)]
+pub struct Pool {
+    clock: Clock,
+    idle: Mutex<HashMap<Target, Vec<Idle>>>,
+}
+
+impl Pool {
+    /// An empty pool.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, idle: Mutex::default() }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, HashMap<Target, Vec<Idle>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection that was used last, if it is still open and young enough.
+    pub(super) fn take(&self, target: &Target) -> Option<Connection> {
+        let now = self.clock.now();
+        let mut idle = self.idle();
+        let stack = idle.get_mut(target)?;
+        while let Some(Idle { connection, since, most }) = stack.pop() {
+            if !connection.sender.is_closed() && now.since(since) < most {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    /// Takes a connection back. It stays for at most `most` without use.
+    pub(super) fn put(&self, target: &Target, connection: Connection, most: Duration) {
+        let since = self.clock.now();
+        let mut idle = self.idle();
+        let idle = match idle.get_mut(target) {
+            Some(stack) => stack,
+            None => idle.entry(target.clone()).or_default(),
+        };
+        if idle.len() < MOST_IDLE {
+            idle.push(Idle { connection, since, most });
+        }
+    }
+
+    /// Closes what was idle for too long; to be called about every second.
+    pub fn sweep(&self) {
+        let now = self.clock.now();
+        for stack in self.idle().values_mut() {
+            stack.retain(|idle| !idle.connection.sender.is_closed() && now.since(idle.since) < idle.most);
+        }
+    }
+
+    /// Makes a connection. Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// The upstream cannot be reached; nothing was sent.
+    pub(super) async fn connect(target: &Target) -> std::io::Result<Connection> {
+        let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::Builder::new()
+            .writev(false)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(std::io::Error::other)?;
+        let task = tokio::spawn(async move {
+            // The exchange learns of a failure through its own answer.
+            let _ = connection.await;
+        });
+        Ok(Connection { sender, task, used: false })
+    }
+}

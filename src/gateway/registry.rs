@@ -1,0 +1,436 @@
+//! All accounts: what both planes share.
+//!
+//! The follower writes what it reads and hears; requests judge by it. It never waits and never talks to anybody.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dashmap::DashMap;
+use tokio::sync::{Notify, broadcast};
+use tracing::{error, info, warn};
+
+use super::entry::{Entry, Handover, Identity, Send, State, Tally};
+use super::events::{Event, HolderSummary};
+use super::parking::Places;
+use super::proofs::Proofs;
+use crate::clock::{Clock, wall_ms};
+use crate::code::Code;
+use crate::fence::account::{Mark, Proof};
+use crate::fence::gate::{Effects, Order};
+use crate::fence::handover::{Sighting, Turn};
+use crate::fence::name::AccountName;
+use crate::fence::view::{Reading, View};
+use crate::telemetry::Telemetry;
+
+/// Accounts without a znode that are remembered: beyond it, the idle ones are forgotten.
+const MOST_ABSENT: usize = 10_000;
+
+/// How many events a slow reader of the event stream may lag behind.
+const MOST_EVENTS: usize = 1024;
+
+/// All accounts.
+#[derive(Debug)]
+pub struct Registry {
+    accounts: DashMap<AccountName, Arc<Entry>>,
+    /// Where proofs are asked for.
+    pub proofs: Proofs,
+    /// What is counted.
+    pub telemetry: Arc<Telemetry>,
+    /// Time.
+    pub clock: Clock,
+    events: broadcast::Sender<Arc<Event>>,
+    /// The barrier before the listing that is in force: names without an entry do not exist.
+    listed: AtomicU64,
+    /// Notified when a listing comes into force.
+    pub(super) listing: Notify,
+    /// The newest transaction seen on the root.
+    root_newest: AtomicI64,
+    history_reset: AtomicBool,
+    relink: AtomicBool,
+    urgent: Mutex<Vec<AccountName>>,
+    absent: AtomicUsize,
+    /// All requests that wait.
+    pub places: Arc<Places>,
+    /// Those of names without an entry.
+    pub unknown_places: Arc<Places>,
+    /// Refusals of names without an entry.
+    pub unknown_rejections: Mutex<Tally>,
+    /// The order of the newest verdict's proof, as nanoseconds of its beginning.
+    view_age: AtomicU64,
+}
+
+impl Registry {
+    /// An empty one.
+    #[must_use]
+    pub fn new(clock: Clock, telemetry: Arc<Telemetry>) -> Self {
+        Self {
+            accounts: DashMap::new(),
+            proofs: Proofs::new(clock.clone()),
+            telemetry,
+            clock,
+            events: broadcast::Sender::new(MOST_EVENTS),
+            listed: AtomicU64::new(0),
+            listing: Notify::new(),
+            root_newest: AtomicI64::new(i64::MIN),
+            history_reset: AtomicBool::new(false),
+            relink: AtomicBool::new(false),
+            urgent: Mutex::default(),
+            absent: AtomicUsize::new(0),
+            places: Arc::default(),
+            unknown_places: Arc::default(),
+            unknown_rejections: Mutex::default(),
+            view_age: AtomicU64::new(0),
+        }
+    }
+
+    /// The entry of an account that was ever seen.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Arc<Entry>> {
+        self.accounts.get(name).map(|entry| Arc::clone(&entry))
+    }
+
+    /// All entries, in no order.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Arc<Entry>> {
+        self.accounts.iter().map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
+    pub(super) fn entry(&self, name: &AccountName) -> Arc<Entry> {
+        Arc::clone(&self.accounts.entry(name.clone()).or_insert_with(|| Arc::new(Entry::new(name.clone()))))
+    }
+
+    /// Whether a name without an entry is known not to exist under `proof`.
+    #[must_use]
+    pub fn is_listed(&self, proof: Proof) -> bool {
+        self.listed.load(SeqCst) >= proof.link.0
+    }
+
+    /// Follows the events of the registry.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.events.subscribe()
+    }
+
+    /// Tells whoever listens; the event is made only if somebody does.
+    pub fn tell(&self, event: impl FnOnce() -> Event) {
+        if self.events.receiver_count() > 0 {
+            // Nobody listening any more is no failure.
+            let _ = self.events.send(Arc::new(event()));
+        }
+    }
+
+    /// Somebody waits for this account to be read: it goes first.
+    pub fn urge(&self, name: &AccountName) {
+        self.urgent.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
+        self.proofs.nudge();
+    }
+
+    pub(super) fn take_urgent(&self) -> Vec<AccountName> {
+        std::mem::take(&mut *self.urgent.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes when the proof behind the newest verdict began.
+    pub fn judged_by(&self, begun_at: crate::clock::Moment) {
+        self.view_age.store(begun_at.as_nanos(), SeqCst);
+    }
+
+    /// How old the proof behind the newest verdict is, in seconds; zero before the first.
+    #[must_use]
+    pub fn view_age_seconds(&self) -> f64 {
+        match self.view_age.load(SeqCst) {
+            0 => 0.0,
+            begun => self.clock.now().since(crate::clock::Moment::from_nanos(begun)).as_secs_f64(),
+        }
+    }
+
+    /// Counts a refusal for an account, with or without an entry.
+    pub fn reject(&self, entry: Option<&Entry>, code: Code) {
+        match entry {
+            Some(entry) => entry.state().record.rejections.add(code),
+            None => self.unknown_rejections.lock().unwrap_or_else(PoisonError::into_inner).add(code),
+        }
+    }
+
+    // What the follower brings.
+
+    /// An account changed. True if it has to be queued for reading.
+    pub(super) fn sighted(&self, name: &AccountName, sighting: Sighting, zxid: Option<i64>) -> bool {
+        let entry = self.entry(name);
+        let mut state = entry.state();
+        state.account.sighted(sighting, zxid, self.clock.now());
+        let due = !state.queued && !state.being_read;
+        state.queued |= due;
+        due
+    }
+
+    /// Queues an account for reading, unless it is. True if it has to be.
+    pub(super) fn queue(&self, name: &AccountName) -> bool {
+        let entry = self.entry(name);
+        let mut state = entry.state();
+        !std::mem::replace(&mut state.queued, true)
+    }
+
+    /// Queues an account that somebody waits for, if a read is not on its way already.
+    pub(super) fn queue_urgent(&self, name: &AccountName) -> bool {
+        let Some(entry) = self.get(name.as_str()) else { return false };
+        let mut state = entry.state();
+        state.queued |= !state.being_read;
+        state.queued
+    }
+
+    /// Whether a queued account is still to be read; if so it counts as being read from now on.
+    pub(super) fn start_reading(&self, name: &AccountName) -> Option<(Mark, usize)> {
+        let entry = self.get(name.as_str())?;
+        let mut state = entry.state();
+        if !std::mem::take(&mut state.queued) {
+            return None;
+        }
+        state.being_read = true;
+        Some((state.account.freshness().mark(), state.bytes))
+    }
+
+    /// All reads that were on their way are lost.
+    pub(super) fn unlink(&self) {
+        for entry in &self.accounts {
+            let mut state = entry.state();
+            (state.queued, state.being_read) = (false, false);
+        }
+    }
+
+    /// A listing is in force: names without an entry do not exist. False: ZooKeeper's history went back.
+    pub(super) fn listed(&self, order: Order, newest: Option<i64>) -> bool {
+        if let Some(newest) = newest
+            && self.root_newest.fetch_max(newest, SeqCst) > newest
+        {
+            return false;
+        }
+        self.listed.store(order.0, SeqCst);
+        self.listing.notify_waiters();
+        true
+    }
+
+    /// Applies a read. True if the account has to be queued again; the second says whether a drain begins that
+    /// somebody has to watch.
+    pub(super) fn apply(
+        &self,
+        name: &AccountName,
+        reading: Reading,
+        mark: Mark,
+        order: Order,
+        link: Order,
+    ) -> AppliedRead {
+        let entry = self.entry(name);
+        let now = self.clock.now();
+        let mut state = entry.state();
+        let was = state.account.gate().deadline();
+        let was_absent = state.account.is_known() && *state.account.gate().view() == View::Absent;
+        state.bytes = reading.bytes;
+        let applied = state.account.apply(reading, mark, order, link, now);
+        state.being_read = false;
+        let again = state.account.freshness().is_dirty() && !std::mem::replace(&mut state.queued, true);
+        if applied.changed {
+            let identity = state.account.gate().view().holder().map(|holder| Identity::new(name, holder));
+            state.identity = identity.map(Arc::new);
+        }
+        let deadline = state.account.gate().deadline();
+        let drains = was.is_none() && deadline.is_some();
+        let absent = *state.account.gate().view() == View::Absent;
+        let forget = absent && !state.account.gate().is_busy() && entry.parked() == 0 && !again;
+        self.say(name, &mut state, applied.turn);
+        self.carry_out(name, &mut state, applied.effects);
+        drop(state);
+        entry.changed.notify_waiters();
+        if applied.changed {
+            self.tell(|| Event::Account(name.clone()));
+        }
+        if absent != was_absent {
+            let count =
+                if absent { self.absent.fetch_add(1, SeqCst) + 1 } else { self.absent.fetch_sub(1, SeqCst) };
+            if forget && count > MOST_ABSENT && self.accounts.remove(name.as_str()).is_some() {
+                self.absent.fetch_sub(1, SeqCst);
+            }
+        }
+        AppliedRead { again, drains: drains.then_some(entry), history_went_back: applied.history_went_back }
+    }
+
+    /// Gives a permit's end, a withdrawal or a deadline its effects.
+    pub(super) fn carry_out(&self, name: &AccountName, state: &mut State, effects: Effects<Arc<Send>>) {
+        for send in &effects.withdrawn {
+            send.revoke(false);
+        }
+        for send in &effects.cut {
+            send.revoke(true);
+            self.telemetry.handover_cuts.increment(1);
+            warn!(account = %name, request_id = ?send.request_id, "send cut at the handover's deadline; its outcome is unknown");
+        }
+        if let Some(since) = effects.drained {
+            let took = self.clock.now().since(since);
+            self.telemetry.drain_seconds.record(took.as_secs_f64());
+            if let Some(last) = &mut state.record.last_handover
+                && last.drain_ms.is_none()
+            {
+                last.drain_ms = Some(millis(took));
+            }
+        }
+    }
+
+    /// Logs and records what became known about a holder.
+    fn say(&self, name: &AccountName, state: &mut State, turn: Option<Turn>) {
+        match turn {
+            None => {}
+            Some(Turn::Observed(holder)) => {
+                info!(account = %name, seq = %holder.seq, instance = %Escaped(&holder.instance), "holder observed");
+            }
+            Some(Turn::Handover { from, to, reason, vacant }) => {
+                #[allow(non_snake_case, reason = "the contract's log line")]
+                {
+                    info!(
+                        account = %name,
+                        oldSeq = %from.seq,
+                        oldInstance = %Escaped(&from.instance),
+                        newSeq = %to.seq,
+                        newInstance = %Escaped(&to.instance),
+                        reason = reason.as_str(),
+                        "leader changed"
+                    );
+                }
+                if to.seq < from.seq {
+                    self.telemetry.seq_regressions.increment(1);
+                    warn!(account = %name, "seq regression: the account's tree was recreated; every older token is refused");
+                }
+                self.telemetry.vacancy_seconds.record(vacant.as_secs_f64());
+                if let Some(count) = state.record.handovers.get_mut(reason as usize) {
+                    *count += 1;
+                }
+                let draining = state.account.gate().deadline().is_some();
+                let handover = Handover {
+                    at_ms: wall_ms(),
+                    reason,
+                    from,
+                    to,
+                    vacant_ms: millis(vacant),
+                    drain_ms: (!draining).then_some(0),
+                };
+                self.tell(|| Event::Handover {
+                    account: name.clone(),
+                    at_ms: handover.at_ms,
+                    reason,
+                    from: HolderSummary::of(&handover.from),
+                    to: HolderSummary::of(&handover.to),
+                });
+                state.record.last_handover = Some(handover);
+            }
+        }
+        let invalid = match state.account.gate().view() {
+            View::Invalid(why) => Some(*why),
+            View::Absent | View::Vacant | View::Held(_) => None,
+        };
+        if let Some(why) = invalid
+            && state.said != Some(why)
+        {
+            warn!(account = %name, "invalid holder: {why}; nobody is admitted for this account");
+        }
+        state.said = invalid;
+    }
+
+    // History.
+
+    /// Whether everything is refused because ZooKeeper's history went back.
+    #[must_use]
+    pub fn is_history_reset(&self) -> bool {
+        self.history_reset.load(SeqCst)
+    }
+
+    /// ZooKeeper's history went back: everything is refused until the new one is accepted.
+    pub(super) fn refuse_history(&self) {
+        if !self.history_reset.swap(true, SeqCst) {
+            error!(
+                "history reset: ZooKeeper shows transactions older than ones seen before, so it was wiped or restored; \
+                 everything is refused. If that was meant: fencegate accept-history, or POST /v1/history/accept"
+            );
+        }
+    }
+
+    /// Accepts ZooKeeper's history as it is: what was remembered of an older one is forgotten, and everything is
+    /// read again. Returns false if there was nothing to accept.
+    pub fn accept_history(&self) -> bool {
+        if !self.history_reset.load(SeqCst) {
+            return false;
+        }
+        self.forget_history();
+        true
+    }
+
+    pub(super) fn forget_history(&self) {
+        self.root_newest.store(i64::MIN, SeqCst);
+        self.listed.store(0, SeqCst);
+        let now = self.clock.now();
+        for entry in &self.accounts {
+            let mut state = entry.state();
+            let effects = state.account.forget(now);
+            state.identity = None;
+            self.carry_out(&entry.name, &mut state, effects);
+            drop(state);
+            entry.changed.notify_waiters();
+        }
+        self.relink.store(true, SeqCst);
+        self.history_reset.store(false, SeqCst);
+        warn!("history accepted: epochs start over, everything is read again");
+        self.proofs.nudge();
+    }
+
+    /// Whether the follower has to make a new link.
+    pub(super) fn is_relink_due(&self) -> bool {
+        self.relink.load(SeqCst)
+    }
+
+    /// The same, and asked for the last time.
+    pub(super) fn take_relink(&self) -> bool {
+        self.relink.swap(false, SeqCst)
+    }
+}
+
+/// What applying a read asks of the follower.
+#[derive(Debug)]
+pub(super) struct AppliedRead {
+    /// Queue it again.
+    pub(super) again: bool,
+    /// A drain begins: somebody has to watch its deadline.
+    pub(super) drains: Option<Arc<Entry>>,
+    /// ZooKeeper's history went back.
+    pub(super) history_went_back: bool,
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Text from outside, as one line of visible characters.
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use std::fmt::Write;
+        for c in self.0.chars() {
+            // Control, formatting and bidirectional characters, and whatever separates fields or lines.
+            if c.is_alphanumeric() || (c.is_ascii_graphic() && c != '\\') {
+                f.write_char(c)?;
+            } else {
+                write!(f, "{}", c.escape_unicode())?;
+            }
+        }
+        Ok(())
+    }
+}
