@@ -1,0 +1,212 @@
+//! What a connection is doing, and since when: so that one that does nothing can be closed.
+//!
+//! The connection's stream and its requests note what happens; a watchdog compares moments. It never closes anything
+//! itself.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::clock::{Clock, Moment};
+use crate::telemetry::ConnectionError;
+
+/// How long a connection may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// From the first byte of a request, or from the beginning, to the end of its head.
+    pub head: Duration,
+    /// Between requests; and for a caller that does not take its answer.
+    pub idle: Duration,
+}
+
+/// Moments as nanoseconds; zero: it is not so now.
+#[derive(Debug)]
+pub struct Activity {
+    clock: Clock,
+    /// HTTP/2 talks between requests; only its requests count.
+    chatty: bool,
+    /// Requests that are being read, served or answered.
+    requests: AtomicUsize,
+    /// A head has begun and is not complete.
+    head_since: AtomicU64,
+    /// Nothing has been asked.
+    idle_since: AtomicU64,
+    /// The caller has not taken what is to be written.
+    stuck_since: AtomicU64,
+}
+
+impl Activity {
+    /// A connection that just came.
+    #[must_use]
+    pub fn new(clock: Clock, chatty: bool) -> Arc<Self> {
+        let now = clock.now().as_nanos();
+        Arc::new(Self {
+            clock,
+            chatty,
+            requests: AtomicUsize::new(0),
+            head_since: AtomicU64::new(now),
+            idle_since: AtomicU64::new(now),
+            stuck_since: AtomicU64::new(0),
+        })
+    }
+
+    /// A request's head is complete; it is busy until what is returned is dropped.
+    #[must_use]
+    pub fn request(self: &Arc<Self>) -> Arc<Busy> {
+        self.requests.fetch_add(1, Relaxed);
+        self.head_since.store(0, Relaxed);
+        Arc::new(Busy(Arc::clone(self)))
+    }
+
+    /// Whether nothing is being asked or answered.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.requests.load(Relaxed) == 0
+    }
+
+    /// Whether nothing was asked for this long.
+    #[must_use]
+    pub fn is_idle_for(&self, long: Duration) -> bool {
+        self.is_idle()
+            && self.head_since.load(Relaxed) == 0
+            && self.clock.now().since(Moment::from_nanos(self.idle_since.load(Relaxed))) >= long
+    }
+
+    /// What is overdue, or how long until something can be.
+    ///
+    /// # Errors
+    /// What the connection has to be closed for.
+    pub fn judge(&self, patience: Patience) -> Result<Duration, ConnectionError> {
+        let now = self.clock.now();
+        let left = |since: &AtomicU64, most: Duration| match since.load(Relaxed) {
+            0 => Some(most),
+            since => most.checked_sub(now.since(Moment::from_nanos(since))).filter(|left| !left.is_zero()),
+        };
+        let stuck = left(&self.stuck_since, patience.idle).ok_or(ConnectionError::Broken)?;
+        if !self.is_idle() {
+            return Ok(stuck.min(patience.head));
+        }
+        let head = left(&self.head_since, patience.head).ok_or(ConnectionError::HeaderTimeout)?;
+        let idle = left(&self.idle_since, patience.idle).ok_or(ConnectionError::Idle)?;
+        Ok(stuck.min(head).min(idle))
+    }
+
+    fn read(&self) {
+        if !self.chatty && self.is_idle() && self.head_since.load(Relaxed) == 0 {
+            self.head_since.store(self.clock.now().as_nanos(), Relaxed);
+        }
+    }
+
+    fn wrote(&self, stuck: bool) {
+        match (stuck, self.stuck_since.load(Relaxed)) {
+            (true, 0) => self.stuck_since.store(self.clock.now().as_nanos(), Relaxed),
+            (false, since) if since != 0 => self.stuck_since.store(0, Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// A request on its connection; dropped when its answer has been handed over.
+#[derive(Debug)]
+pub struct Busy(Arc<Activity>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.idle_since.store(self.0.clock.now().as_nanos(), Relaxed);
+        self.0.requests.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A stream that notes what happens on it.
+#[derive(Debug)]
+pub struct Watched {
+    stream: TcpStream,
+    activity: Arc<Activity>,
+}
+
+impl Watched {
+    /// Watches a stream.
+    #[must_use]
+    pub fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
+        Self { stream, activity }
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.activity.read();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.activity.wrote(polled.is_pending());
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience { head: Duration::from_secs(10), idle: Duration::from_secs(75) };
+
+    #[test]
+    fn a_connection_that_says_nothing_has_as_long_as_a_head_may_take() {
+        let clock = Clock::manual();
+        clock.advance(Duration::from_secs(1));
+        let activity = Activity::new(clock.clone(), false);
+        assert_eq!(activity.judge(PATIENCE), Ok(Duration::from_secs(10)));
+        clock.advance(Duration::from_secs(10));
+        assert_eq!(activity.judge(PATIENCE), Err(ConnectionError::HeaderTimeout));
+    }
+
+    #[test]
+    fn a_request_counts_until_its_answer_is_handed_over() {
+        let clock = Clock::manual();
+        clock.advance(Duration::from_secs(1));
+        let activity = Activity::new(clock.clone(), false);
+        let busy = activity.request();
+        clock.advance(Duration::from_secs(1000));
+        assert!(activity.judge(PATIENCE).is_ok());
+        drop(busy);
+        assert!(activity.judge(PATIENCE).is_ok());
+        clock.advance(Duration::from_secs(75));
+        assert_eq!(activity.judge(PATIENCE), Err(ConnectionError::Idle));
+    }
+
+    #[test]
+    fn a_dripped_head_is_timed_from_its_first_byte() {
+        let clock = Clock::manual();
+        clock.advance(Duration::from_secs(1));
+        let activity = Activity::new(clock.clone(), false);
+        drop(activity.request());
+        clock.advance(Duration::from_secs(60));
+        activity.read();
+        clock.advance(Duration::from_secs(9));
+        activity.read();
+        assert_eq!(activity.judge(PATIENCE), Ok(Duration::from_secs(1)));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(activity.judge(PATIENCE), Err(ConnectionError::HeaderTimeout));
+    }
+}

@@ -1,0 +1,305 @@
+//! The head of a request, read strictly: whatever two programs could read in two ways is refused here.
+//!
+//! Looks, and never changes anything. It knows no routes, accounts or tokens.
+
+use std::borrow::Cow;
+
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method, Version, header};
+
+use crate::code::Code;
+
+/// A refusal that the request itself causes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The code.
+    pub code: Code,
+    /// What is wrong and what to do.
+    pub detail: Cow<'static, str>,
+}
+
+impl Refusal {
+    /// A refusal with a detail for the caller.
+    pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+}
+
+fn malformed(detail: &'static str) -> Refusal {
+    Refusal::new(Code::MalformedRequest, detail)
+}
+
+/// What of a head the rest needs to know.
+#[derive(Debug)]
+pub struct Head<'a> {
+    /// The path, raw.
+    pub path: &'a str,
+    /// The query, raw.
+    pub query: Option<&'a str>,
+    /// The Host, or HTTP/2's authority.
+    pub host: Option<&'a str>,
+    /// The caller waits for `100 Continue` before it sends the body.
+    pub expects_continue: bool,
+}
+
+/// Checks a head.
+///
+/// # Errors
+/// The refusal that it deserves.
+pub fn check<'a>(parts: &'a Parts, most_bytes: usize) -> Result<Head<'a>, Refusal> {
+    if parts.method == Method::CONNECT || parts.method == Method::TRACE {
+        return Err(Refusal::new(Code::MethodNotAllowed, "CONNECT and TRACE are not supported"));
+    }
+    check_size(parts, most_bytes)?;
+    let host = check_target(parts)?;
+    check_framing(parts)?;
+    let expects_continue = check_expect(&parts.headers)?;
+    let path = parts.uri.path();
+    check_path(path)?;
+    let query = parts.uri.query();
+    if query.is_some_and(|query| !query.is_ascii()) {
+        return Err(Refusal::new(Code::MalformedPath, "the query must be ASCII; percent-encode everything else"));
+    }
+    Ok(Head { path, query, host, expects_continue })
+}
+
+fn check_size(parts: &Parts, most: usize) -> Result<(), Refusal> {
+    let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if fields + target > most {
+        return Err(Refusal::new(Code::HeadersTooLarge, format!("the head may have at most {most} bytes")));
+    }
+    Ok(())
+}
+
+fn check_target(parts: &Parts) -> Result<Option<&str>, Refusal> {
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(malformed("there must be exactly one Host"));
+    }
+    let host = match host.map(|value| value.to_str()) {
+        None => None,
+        Some(Ok(host)) if is_authority(host) => Some(host),
+        Some(_) => return Err(malformed("the Host must be a name or an address, with or without a port")),
+    };
+    let authority = parts.uri.authority().map(http::uri::Authority::as_str);
+    if authority.is_some_and(|authority| !is_authority(authority)) {
+        return Err(malformed("the target's authority must not have user information"));
+    }
+    match parts.uri.scheme_str() {
+        Some(scheme) if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") => {
+            return Err(malformed("the target's scheme must be http or https"));
+        }
+        None if authority.is_some() => return Err(malformed("the target must be a path or an http URL")),
+        Some(_) | None => {}
+    }
+    if !parts.uri.path().starts_with('/') {
+        return Err(malformed("the target must be a path or an http URL"));
+    }
+    match (authority, host) {
+        (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
+            Err(malformed("the target's authority and the Host must be equal"))
+        }
+        // HTTP/2 needs no Host beside its authority; HTTP/1.1 always does.
+        (Some(authority), None) if parts.version == Version::HTTP_2 => Ok(Some(authority)),
+        (_, None) if parts.version == Version::HTTP_2 || parts.version == Version::HTTP_11 => {
+            Err(malformed("there must be exactly one Host"))
+        }
+        (_, host) => Ok(host),
+    }
+}
+
+fn is_authority(text: &str) -> bool {
+    !text.contains('@') && text.parse::<http::uri::Authority>().is_ok()
+}
+
+fn check_framing(parts: &Parts) -> Result<(), Refusal> {
+    let headers = &parts.headers;
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        let plain = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
+        if !plain {
+            return Err(malformed("the only transfer coding supported is chunked"));
+        }
+    }
+    for token in connection_tokens(headers) {
+        let token = token?;
+        if is_fencing(token) || ["content-length", "host"].iter().any(|name| token.eq_ignore_ascii_case(name)) {
+            return Err(malformed("Connection must not name X-Fencing-*, Content-Length or Host"));
+        }
+    }
+    let mut upgrades = headers.get_all(header::UPGRADE).iter();
+    if let Some(upgrade) = upgrades.next() {
+        // Java's client asks for this by default; it is content with an answer over HTTP/1.1.
+        let h2c = upgrade.as_bytes().eq_ignore_ascii_case(b"h2c") && headers.contains_key("http2-settings");
+        if !h2c || upgrades.next().is_some() {
+            return Err(malformed("Upgrade is not supported"));
+        }
+    }
+    Ok(())
+}
+
+/// The names that `Connection` lists: they end at this hop.
+pub fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = Result<&str, Refusal>> {
+    headers.get_all(header::CONNECTION).iter().flat_map(|value| {
+        let text = value.to_str().map_err(|_| malformed("Connection must be a list of names"));
+        let (text, failed) = match text {
+            Ok(text) => (text, None),
+            Err(refusal) => ("", Some(Err(refusal))),
+        };
+        failed.into_iter().chain(text.split(',').map(|token| Ok(token.trim())).filter(|token| *token != Ok("")))
+    })
+}
+
+/// Whether a header belongs to the fence, in the right spelling or one that some servers take for it.
+#[must_use]
+pub fn is_fencing(name: &str) -> bool {
+    name.get(..10).is_some_and(|start| {
+        start.bytes().zip(b"x-fencing-").all(|(have, want)| {
+            have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_')
+        })
+    })
+}
+
+/// Whether two header names are one to a server that does not tell `-` from `_`.
+#[must_use]
+pub fn is_alike(name: &HeaderName, other: &HeaderName) -> bool {
+    let (name, other) = (name.as_str(), other.as_str());
+    name.len() == other.len()
+        && name.bytes().zip(other.bytes()).all(|(a, b)| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_')))
+}
+
+fn check_expect(headers: &HeaderMap) -> Result<bool, Refusal> {
+    let mut expectations = headers.get_all(header::EXPECT).iter();
+    let Some(expectation) = expectations.next() else { return Ok(false) };
+    if expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") && expectations.next().is_none() {
+        return Ok(true);
+    }
+    Err(Refusal::new(Code::ExpectationFailed, "the only expectation supported is 100-continue"))
+}
+
+/// Refuses paths that two programs could read differently.
+fn check_path(path: &str) -> Result<(), Refusal> {
+    let bad = |detail: &'static str| Err(Refusal::new(Code::MalformedPath, detail));
+    let bytes = path.as_bytes();
+    let mut rest = bytes;
+    let mut segment = 0;
+    let mut dots = true;
+    let mut first = true;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'/' => {
+                if !first && segment == 0 {
+                    return bad("empty path segments (//) are not accepted");
+                }
+                if segment > 0 && dots && segment <= 2 {
+                    return bad("the path segments . and .. are not accepted");
+                }
+                (segment, dots, first) = (0, true, false);
+                continue;
+            }
+            b'%' => {
+                let digit = |at: usize| after.get(at).and_then(|b| char::from(*b).to_digit(16));
+                let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+                    return bad("a % in the path must be followed by two hex digits");
+                };
+                if matches!(high * 16 + low, 0x2f | 0x5c | 0x2e | 0x00) {
+                    return bad("encoded slashes, backslashes, dots and NUL are not accepted in the path");
+                }
+            }
+            b'\\' => return bad("backslashes are not accepted in the path"),
+            0x21..=0x7e => {}
+            _ => return bad("the path must be visible ASCII; percent-encode everything else"),
+        }
+        segment += 1;
+        dots &= byte == b'.';
+    }
+    if segment > 0 && dots && segment <= 2 {
+        return bad("the path segments . and .. are not accepted");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(request: http::Request<()>) -> Parts {
+        request.into_parts().0
+    }
+
+    fn code(request: http::Request<()>) -> Option<Code> {
+        check(&parts(request), 1000).err().map(|refusal| refusal.code)
+    }
+
+    fn get(uri: &str) -> http::request::Builder {
+        http::Request::builder().uri(uri).header("host", "h")
+    }
+
+    #[test]
+    fn paths_that_two_programs_could_read_differently_are_refused() {
+        for good in ["/", "/a", "/a/", "/a/b.c", "/a/...", "/a%20b", "/%252F", "/a;x", "/.a", "/a..b"] {
+            assert!(check_path(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "//", "/a//b", "/.", "/..", "/a/../b", "/a/./b", "/a/..", "/%2F", "/%2e%2e/b", "/%5c", "/%00", "/%zz",
+            "/%", "/%4", "/a\\b", "/\u{e4}", "/a b",
+        ] {
+            assert_eq!(check_path(bad).map_err(|r| r.code), Err(Code::MalformedPath), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_one_and_the_targets_authority() {
+        let plain = http::Request::builder().uri("/a").body(()).unwrap();
+        assert_eq!(code(plain), Some(Code::MalformedRequest));
+        assert_eq!(code(get("/a").body(()).unwrap()), None);
+        assert_eq!(code(get("/a").header("host", "h").body(()).unwrap()), Some(Code::MalformedRequest));
+        assert_eq!(code(get("http://h/a").body(()).unwrap()), None);
+        assert_eq!(code(get("http://H/a").body(()).unwrap()), None);
+        assert_eq!(code(get("http://other/a").body(()).unwrap()), Some(Code::MalformedRequest));
+        assert_eq!(code(get("http://u@h/a").body(()).unwrap()), Some(Code::MalformedRequest));
+        assert_eq!(code(get("ftp://h/a").body(()).unwrap()), Some(Code::MalformedRequest));
+        assert_eq!(code(get("*").body(()).unwrap()), Some(Code::MalformedRequest));
+        assert_eq!(code(get("h:80").body(()).unwrap()), Some(Code::MalformedRequest));
+        let old = http::Request::builder().uri("/a").version(Version::HTTP_10).body(()).unwrap();
+        assert_eq!(code(old), None);
+        let second = http::Request::builder().uri("http://h/a").version(Version::HTTP_2);
+        assert_eq!(code(second.body(()).unwrap()), None);
+    }
+
+    #[test]
+    fn odd_framing_is_refused() {
+        let with = |name: &str, value: &str| code(get("/a").header(name, value).body(()).unwrap());
+        assert_eq!(with("transfer-encoding", "chunked"), None);
+        assert_eq!(with("transfer-encoding", "gzip, chunked"), Some(Code::MalformedRequest));
+        assert_eq!(with("connection", "close, X-Fencing-Seq"), Some(Code::MalformedRequest));
+        assert_eq!(with("connection", "x_fencing_seq"), Some(Code::MalformedRequest));
+        assert_eq!(with("connection", "content-length"), Some(Code::MalformedRequest));
+        assert_eq!(with("connection", "keep-alive"), None);
+        assert_eq!(with("upgrade", "websocket"), Some(Code::MalformedRequest));
+        assert_eq!(with("upgrade", "h2c"), Some(Code::MalformedRequest));
+        assert_eq!(with("expect", "100-Continue"), None);
+        assert_eq!(with("expect", "200-maybe"), Some(Code::ExpectationFailed));
+        assert_eq!(with("x-long", &"x".repeat(1000)), Some(Code::HeadersTooLarge));
+        let java = get("/a").header("upgrade", "h2c").header("http2-settings", "AAMAAABkAARAAAAAAAIAAAAA");
+        assert_eq!(code(java.body(()).unwrap()), None);
+        let trace = get("/a").method(Method::TRACE).body(()).unwrap();
+        assert_eq!(code(trace), Some(Code::MethodNotAllowed));
+    }
+
+    #[test]
+    fn fencing_headers_are_known_in_both_spellings() {
+        for name in ["x-fencing-seq", "X_Fencing_Seq", "x-fencing_anything"] {
+            assert!(is_fencing(name), "{name}");
+        }
+        for name in ["x-fencing", "x-fenced-seq", "fencing-seq", "é-fencing-é"] {
+            assert!(!is_fencing(name), "{name}");
+        }
+        let name = |text: &str| HeaderName::from_bytes(text.as_bytes()).unwrap();
+        assert!(is_alike(&name("x-device-id"), &name("x_device_id")));
+        assert!(!is_alike(&name("x-device-id"), &name("x-device-ix")));
+    }
+}

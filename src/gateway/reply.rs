@@ -1,0 +1,238 @@
+//! What the gateway answers itself: problem+json with a code, an outcome, and what to do.
+//!
+//! One function turns any refusal or failure into a reply. It never answers for the sender.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use serde::Serialize;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use crate::code::{Code, Outcome};
+use crate::fence::token::Claim;
+use crate::fence::view::Holder;
+
+/// `X-Request-Id`.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// `X-Fencing-Verdict`.
+pub const VERDICT: HeaderName = HeaderName::from_static("x-fencing-verdict");
+const OUTCOME: HeaderName = HeaderName::from_static("x-fencing-outcome");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// What is known of a request when it is answered.
+#[derive(Debug, Default)]
+pub struct Known<'a> {
+    /// The account, where the request names one.
+    pub account: Option<&'a str>,
+    /// The token, where it is well-formed.
+    pub claim: Option<&'a Claim>,
+    /// The holder under the view that refused.
+    pub current: Option<&'a Holder>,
+    /// The methods that a route allows, with `method_not_allowed`.
+    pub allow: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Problem<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    code: &'static str,
+    outcome: &'static str,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    presented: Option<Presented>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current: Option<Current<'a>>,
+}
+
+#[derive(Serialize)]
+struct Presented {
+    seq: u64,
+    session: String,
+}
+
+/// Never the session: it would let a zombie forge the holder's token.
+#[derive(Serialize)]
+struct Current<'a> {
+    seq: u64,
+    instance_id: &'a str,
+    active_since: Option<i64>,
+}
+
+/// What a code means and what to do, where nothing more is known.
+#[must_use]
+pub const fn advice(code: Code) -> &'static str {
+    match code {
+        Code::MalformedRequest => "mend the client",
+        Code::MalformedPath => "mend the path",
+        Code::MalformedAccount => "name one account",
+        Code::MalformedToken => "send the token as the election gave it",
+        Code::Denied => "this route refuses everything; ask its operator",
+        Code::NoRoute => "no route matches this path; check the URL, or the gateway's routes",
+        Code::UnknownAccount => "the account has no znode below the root; check its name, or let an instance register first",
+        Code::MethodNotAllowed => "use a method that the route allows",
+        Code::BodyTimeout => "send the body faster",
+        Code::StaleToken => "a newer holder exists; stop sending and go back to the election",
+        Code::SessionMismatch => "another session holds with this number; stop sending and go back to the election",
+        Code::NotHolder => "this candidate does not hold the account; wait until it does",
+        Code::InstanceMismatch => "another instance holds with this number; stop sending and go back to the election",
+        Code::EpochMismatch => "this is the token of another term; stop sending and go back to the election",
+        Code::NoHolder => "nobody holds the account; go back to the election",
+        Code::InvalidHolder => "the account's holder does not count; its operator finds the reason in the gateway's log",
+        Code::Superseded => "the holder changed before the send began; stop sending and go back to the election",
+        Code::BodyTooLarge => "send a smaller body",
+        Code::UnsupportedBody => "send the body in a form the route can read",
+        Code::ExpectationFailed => "expect nothing but 100-continue",
+        Code::MissingToken => "send X-Fencing-Seq and X-Fencing-Session",
+        Code::HeadersTooLarge => "send fewer or shorter headers",
+        Code::UpstreamUnreachable => "nothing was sent; try again",
+        Code::ViewUnproven => "the elections could not be proven current in time; nothing was sent; try again",
+        Code::HistoryReset => "ZooKeeper's history went back; nothing is sent until an operator accepts the new one",
+        Code::Overloaded => "a limit of the gateway is reached; nothing was sent; try again",
+        Code::ShuttingDown => "the gateway is shutting down; nothing was sent; try again",
+        Code::Internal => "the gateway failed; the request may have been sent; do not blindly resend",
+        Code::UpstreamFailed => "the request may have been sent; do not blindly resend",
+        Code::UpstreamTimeout => "the request may have been sent; do not blindly resend",
+        Code::HandoverCut => "a new holder followed; the request may have been sent; do not blindly resend",
+        Code::ShutdownCut => "the gateway shut down; the request may have been sent; do not blindly resend",
+    }
+}
+
+/// The reply to a refusal or failure.
+#[must_use]
+pub fn problem(code: Code, detail: &str, request_id: &HeaderValue, known: &Known<'_>) -> Response<ReplyBody> {
+    let detail = if detail.is_empty() { advice(code) } else { detail };
+    let problem = Problem {
+        r#type: code.urn(),
+        title: code.title(),
+        status: code.status(),
+        detail,
+        code: code.as_str(),
+        outcome: code.outcome().as_str(),
+        request_id: request_id.to_str().unwrap_or("-"),
+        account: known.account,
+        presented: known
+            .claim
+            .map(|claim| Presented { seq: claim.seq.0, session: claim.session.to_string() }),
+        current: known.current.map(|holder| Current {
+            seq: holder.seq.0,
+            instance_id: &holder.instance,
+            active_since: holder.active_since,
+        }),
+    };
+    // A structure of text and numbers can always be written.
+    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    let mut reply = Response::new(ReplyBody::whole(body.into()));
+    *reply.status_mut() = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = reply.headers_mut();
+    headers.insert(header::CONTENT_TYPE, PROBLEM);
+    headers.insert(VERDICT, HeaderValue::from_static(code.as_str()));
+    headers.insert(OUTCOME, HeaderValue::from_static(code.outcome().as_str()));
+    headers.insert(REQUEST_ID, request_id.clone());
+    if code.status() == 503 {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    if let Some(allow) = known.allow.and_then(|allow| HeaderValue::from_str(allow).ok()) {
+        headers.insert(header::ALLOW, allow);
+    }
+    debug_assert!(code.status() != 503 || code.outcome() == Outcome::NotSent);
+    reply
+}
+
+/// A reply's body broke off: the caller's connection is aborted, never ended cleanly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the sender's answer broke off")]
+pub struct Aborted;
+
+#[derive(Debug)]
+enum Content {
+    Whole(Bytes),
+    Frames(VecDeque<Bytes>),
+    Rest(VecDeque<Bytes>, mpsc::Receiver<Option<Bytes>>),
+}
+
+/// The body of any reply.
+#[derive(Debug)]
+pub struct ReplyBody {
+    content: Content,
+    /// Kept until the body is dropped: the connection is busy with it.
+    pub(super) busy: Option<Arc<super::activity::Busy>>,
+}
+
+impl ReplyBody {
+    /// One piece.
+    #[must_use]
+    pub fn whole(bytes: Bytes) -> Self {
+        Self { content: Content::Whole(bytes), busy: None }
+    }
+
+    /// Pieces that are all there.
+    #[must_use]
+    pub fn frames(mut frames: VecDeque<Bytes>) -> Self {
+        if frames.len() <= 1 {
+            return Self::whole(frames.pop_front().unwrap_or_default());
+        }
+        Self { content: Content::Frames(frames), busy: None }
+    }
+
+    /// Pieces that are there, and those that still come.
+    #[must_use]
+    pub fn partial(frames: VecDeque<Bytes>, rest: mpsc::Receiver<Option<Bytes>>) -> Self {
+        Self { content: Content::Rest(frames, rest), busy: None }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Aborted;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
+        let ready = |bytes: Bytes| Poll::Ready(Some(Ok(Frame::data(bytes))));
+        match &mut self.content {
+            Content::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Content::Whole(bytes) => ready(std::mem::take(bytes)),
+            Content::Frames(frames) => frames.pop_front().map_or(Poll::Ready(None), ready),
+            Content::Rest(frames, rest) => match frames.pop_front() {
+                Some(frame) => ready(frame),
+                None => match rest.poll_recv(cx) {
+                    Poll::Ready(Some(Some(bytes))) => ready(bytes),
+                    Poll::Ready(Some(None)) => {
+                        self.content = Content::Whole(Bytes::new());
+                        Poll::Ready(None)
+                    }
+                    Poll::Ready(None) => Poll::Ready(Some(Err(Aborted))),
+                    Poll::Pending => Poll::Pending,
+                },
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_empty(),
+            Content::Frames(frames) => frames.is_empty(),
+            Content::Rest(..) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Content::Frames(frames) => SizeHint::with_exact(frames.iter().map(|frame| frame.len() as u64).sum()),
+            Content::Rest(..) => SizeHint::default(),
+        }
+    }
+}
