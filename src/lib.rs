@@ -5,4 +5,5 @@
 
 pub mod clock;
 pub mod code;
+pub mod config;
 pub mod fence;
