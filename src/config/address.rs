@@ -1,0 +1,306 @@
+//! Grammars of single strings: hosts, upstreams, connect strings, znode paths, accounts and where they are.
+//!
+//! Each error says what is wrong and what is allowed. Nothing is ever resolved or contacted.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::model::{Source, Upstream};
+
+const UPSTREAM: &str = "http://host or http://host:port";
+
+/// Parses `http://host[:port]`: scheme and authority only.
+pub(super) fn upstream(text: &str) -> Result<Upstream, String> {
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("no URL; allowed: {UPSTREAM}"))?;
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" => {}
+        "https" => return Err(format!("https is not built yet; allowed: {UPSTREAM}")),
+        _ => return Err(format!("unknown scheme; allowed: {UPSTREAM}")),
+    }
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains(['/', '?', '#']) {
+        return Err(format!(
+            "has a path, a query or a fragment; allowed: {UPSTREAM}, and `rewrite` for the path"
+        ));
+    }
+    let (host, port) = host_and_port(authority).map_err(|what| format!("{what}; allowed: {UPSTREAM}"))?;
+    let (host, port) = (host.to_ascii_lowercase(), port.unwrap_or(80));
+    let named = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    let authority = if port == 80 { named } else { format!("{named}:{port}") };
+    Ok(Upstream { authority, host, port })
+}
+
+const CONNECT: &str = "host:port,host:port/chroot";
+
+/// Checks a connect string; it is kept as it is.
+pub(super) fn connect(text: &str) -> Result<String, String> {
+    let (servers, chroot) = match text.split_once('/') {
+        Some((servers, _)) if servers.ends_with(':') => {
+            return Err(format!("schemes such as tcp+tls:// are not built yet; allowed: {CONNECT}"));
+        }
+        Some((servers, path)) => (servers, Some(format!("/{path}"))),
+        None => (text, None),
+    };
+    for server in servers.split(',') {
+        host_and_port(server).map_err(|what| format!("{what}; allowed: {CONNECT}"))?;
+    }
+    match chroot {
+        // One slash at the end is no chroot, and it is common to write it.
+        Some(path) if path == "/" => Ok(servers.to_owned()),
+        Some(path) => znode(&path).map(|_| text.to_owned()),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// A host without brackets, and a port where one is given.
+fn host_and_port(text: &str) -> Result<(&str, Option<u16>), String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or("a bracket without its partner")?;
+            host.parse::<Ipv6Addr>().map_err(|_| "no IPv6 address between the brackets")?;
+            match port.strip_prefix(':') {
+                None if port.is_empty() => (host, None),
+                None => return Err("something other than a port after the address".to_owned()),
+                Some(port) => (host, Some(port)),
+            }
+        }
+        None => {
+            let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+            check_name(host)?;
+            (host, port)
+        }
+    };
+    let Some(port) = port else { return Ok((host, None)) };
+    let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    match port.parse::<u16>() {
+        Ok(port) if digits && port > 0 => Ok((host, Some(port))),
+        _ => Err("a port that is not 1 to 65535".to_owned()),
+    }
+}
+
+fn check_name(host: &str) -> Result<(), String> {
+    if host.contains('@') {
+        return Err("user information is not allowed".to_owned());
+    }
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    let name = host.strip_suffix('.').unwrap_or(host);
+    if name.len() > 253 || !name.split('.').all(label) {
+        return Err("no host of letters, digits, - _ and dots".to_owned());
+    }
+    // What looks like an address and is none would be asked of the name server.
+    if name.bytes().all(|b| b.is_ascii_digit() || b == b'.') && host.parse::<Ipv4Addr>().is_err() {
+        return Err("no IPv4 address".to_owned());
+    }
+    Ok(())
+}
+
+/// Checks an absolute znode path that is not `/`.
+pub(super) fn znode(text: &str) -> Result<String, String> {
+    const ALLOWED: &str = "an absolute path such as /wx-accounts, without a slash at its end";
+    let refuse = |what: &str| Err(format!("{what}; allowed: {ALLOWED}"));
+    let Some(inner) = text.strip_prefix('/') else { return refuse("does not begin with a slash") };
+    if inner.is_empty() {
+        return refuse("the root of ZooKeeper itself");
+    }
+    for segment in inner.split('/') {
+        match segment {
+            "" => return refuse("an empty segment"),
+            "." | ".." => return refuse("a . or .. segment"),
+            _ => {}
+        }
+    }
+    // ZooKeeper's own rule.
+    let bad = |c: char| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
+    if inner.contains(bad) {
+        return refuse("a character that ZooKeeper does not allow");
+    }
+    if inner == "zookeeper" || inner.starts_with("zookeeper/") {
+        return refuse("/zookeeper is ZooKeeper's own");
+    }
+    Ok(text.to_owned())
+}
+
+/// A method: upper-case letters, digits and hyphens, so that it compares as it is written.
+pub(super) fn method(text: &str) -> Result<String, String> {
+    const ALLOWED: &str = "upper-case methods such as GET or POST, not CONNECT or TRACE";
+    let token = (1..=32).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
+    match text {
+        "CONNECT" | "TRACE" => Err(format!("never forwarded; allowed: {ALLOWED}")),
+        _ if token => Ok(text.to_owned()),
+        _ => Err(format!("no method; allowed: {ALLOWED}")),
+    }
+}
+
+/// Whether `name` can be an account's.
+pub(super) fn is_account(name: &str) -> bool {
+    (1..=128).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@:~+-".contains(&b))
+}
+
+pub(super) const SOURCES: &str = "path:NAME, query:KEY, header:NAME or static:NAME, or a list of them";
+
+/// Parses where the account is.
+pub(super) fn source(text: &str) -> Result<Source, String> {
+    let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+    match kind {
+        "bearer" | "json" | "form" | "multipart" => Err(format!("is not built yet; allowed: {SOURCES}")),
+        "path" | "query" | "header" | "static" if name.is_empty() => {
+            Err(format!("names nothing; allowed: {SOURCES}"))
+        }
+        "path" => Ok(Source::Path(name.to_owned())),
+        "query" if name.len() <= 128 && !name.contains(char::is_control) => {
+            Ok(Source::Query(name.to_owned()))
+        }
+        "query" => Err("no key; allowed: up to 128 characters".to_owned()),
+        "header" => header(name).map(Source::Header),
+        "static" if is_account(name) => Ok(Source::Static(name.to_owned())),
+        "static" => Err("no account; allowed: 1 to 128 of A-Z a-z 0-9 . _ @ : ~ + -, not . or ..".to_owned()),
+        _ => Err(format!("unknown; allowed: {SOURCES}")),
+    }
+}
+
+/// Headers that the gateway removes or makes itself: the sender would not see the account that was judged.
+const OWN_HEADERS: [&str; 17] = [
+    "connection",
+    "content-length",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+];
+
+fn header(name: &str) -> Result<http::HeaderName, String> {
+    let header: http::HeaderName =
+        name.parse().map_err(|_| "no header name; allowed: letters, digits and hyphens".to_owned())?;
+    let known = header.as_str();
+    let token = known.replace('_', "-").starts_with("x-fencing-") && known != "x-fencing-account";
+    if token || OWN_HEADERS.contains(&known) {
+        return Err("the gateway sets or removes this header itself; allowed: other headers".to_owned());
+    }
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_scheme_and_authority_only() {
+        let good = |text: &str| {
+            let Upstream { authority, host, port } = upstream(text).unwrap();
+            (authority, host, port)
+        };
+        assert_eq!(good("http://127.0.0.1:9000"), ("127.0.0.1:9000".into(), "127.0.0.1".into(), 9000));
+        assert_eq!(good("HTTP://Sender.local/"), ("sender.local".into(), "sender.local".into(), 80));
+        assert_eq!(good("http://sender:80"), ("sender".into(), "sender".into(), 80));
+        assert_eq!(good("http://[::1]:9000"), ("[::1]:9000".into(), "::1".into(), 9000));
+        for bad in [
+            "",
+            "sender:9000",
+            "ftp://sender",
+            "http://",
+            "http:///x",
+            "http://s/path",
+            "http://s//",
+            "http://s?q",
+            "http://s#f",
+            "http://u:p@s",
+            "http://s:0",
+            "http://s:65536",
+            "http://s:",
+            "http://s:+1",
+            "http://::1",
+            "http://[::1",
+            "http://[::1]9",
+            "http://[x]",
+            "http://a b",
+            "http://a..b",
+            "http://1.2.3",
+            "http://ß",
+        ] {
+            assert!(upstream(bad).is_err(), "{bad}");
+        }
+        assert!(upstream("https://sender").unwrap_err().contains("not built yet"));
+    }
+
+    #[test]
+    fn a_connect_string_is_servers_and_a_chroot() {
+        for good in ["127.0.0.1:2181", "zk", "a:1,b:2,[::1]:3", "a:1,b:2/x/y"] {
+            assert_eq!(connect(good).unwrap(), good);
+        }
+        assert_eq!(connect("a:1/").unwrap(), "a:1");
+        for bad in ["", ",", "a:1,", "a:0", "a b", "a:1//x", "a:1/x/", "a:1/x,b:2/../y", "user@a:1"] {
+            assert!(connect(bad).is_err(), "{bad}");
+        }
+        assert!(connect("tcp+tls://a:1").unwrap_err().contains("not built yet"));
+    }
+
+    #[test]
+    fn a_znode_path_is_absolute_and_not_the_root() {
+        for good in ["/wx-accounts", "/a/b.c/d", "/ä", "/zookeepers"] {
+            assert_eq!(znode(good).unwrap(), good);
+        }
+        for bad in
+            ["", "/", "a", "/a/", "//a", "/a/./b", "/..", "/a\n", "/\u{fffd}", "/zookeeper", "/zookeeper/x"]
+        {
+            assert!(znode(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn methods_are_upper_case_and_never_tunnels() {
+        assert_eq!(method("POST").unwrap(), "POST");
+        assert_eq!(method("M-SEARCH").unwrap(), "M-SEARCH");
+        for bad in ["", "post", "Post", "CONNECT", "TRACE", "A B", "GÉT"] {
+            assert!(method(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sources_name_where_the_account_is() {
+        assert_eq!(source("path:account"), Ok(Source::Path("account".into())));
+        assert_eq!(source("query:wxid"), Ok(Source::Query("wxid".into())));
+        assert_eq!(source("static:a:b@c"), Ok(Source::Static("a:b@c".into())));
+        assert_eq!(source("header:X-Account"), Ok(Source::Header("x-account".parse().unwrap())));
+        assert!(source("header:X-Fencing-Account").is_ok());
+        for bad in [
+            "",
+            "path",
+            "path:",
+            "query:",
+            "header:",
+            "header:a b",
+            "header:Host",
+            "header:X-Fencing-Seq",
+            "header:x_fencing_account",
+            "static:",
+            "static:.",
+            "static:..",
+            "static:a/b",
+            "static:ä",
+            "cookie:x",
+        ] {
+            assert!(source(bad).is_err(), "{bad}");
+        }
+        assert!(source(&format!("static:{}", "a".repeat(129))).is_err());
+        for later in ["bearer", "json:/a", "form:a", "multipart:a"] {
+            assert!(source(later).unwrap_err().contains("not built yet"), "{later}");
+        }
+    }
+}

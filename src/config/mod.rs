@@ -1,0 +1,101 @@
+//! `gateway.toml` and the environment, made into a checked [`Config`].
+//!
+//! A file becomes a tree of values with places (`tree`), variables are laid over it (`env`), and one pass
+//! (`gateway`, `route`) reads the keys. Everything that is wrong is reported together. Nothing that was written is
+//! ever ignored: an unknown key, a value out of bounds and a feature that is not built are all refused.
+
+mod address;
+mod env;
+mod error;
+mod gateway;
+mod model;
+mod rewrite;
+mod route;
+mod section;
+mod template;
+mod tree;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub use error::ConfigError;
+use error::{Place, Problem};
+pub use model::{
+    Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
+    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+};
+pub use rewrite::Rewrite;
+pub use template::{Captures, Template, TemplateError};
+
+/// Reads the file at `path`, lays `FENCEGATE__…` variables of `env` over it, and checks the result.
+///
+/// # Errors
+/// [`ConfigError`] with every problem that was found.
+pub fn load(path: &Path, env: impl IntoIterator<Item = (String, String)>) -> Result<Config, ConfigError> {
+    let name = path.display().to_string();
+    let fail = |text: &str, place: &Place, what: String| {
+        Err(ConfigError::new(&name, text, vec![Problem::new(place, what)]))
+    };
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            return fail("", &Place::Whole, format!("cannot be read: {error}; allowed: a readable file"));
+        }
+    };
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => parse(&name, text, env),
+        Err(error) => {
+            let place = Place::At(error.valid_up_to());
+            fail(&String::from_utf8_lossy(&bytes), &place, "not UTF-8; allowed: UTF-8 text".to_owned())
+        }
+    }
+}
+
+/// The same for `text`; `file_name` is what problems are reported with.
+///
+/// # Errors
+/// [`ConfigError`] with every problem that was found.
+pub fn parse(
+    file_name: &str,
+    text: &str,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, ConfigError> {
+    let env: BTreeMap<String, String> = env.into_iter().collect();
+    let mut problems = Vec::new();
+    let config = check(text, &env, &mut problems);
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(ConfigError::new(file_name, text, problems)),
+    }
+}
+
+fn check(text: &str, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) -> Option<Config> {
+    let mut root = match tree::parse(text) {
+        Ok(root) => root,
+        Err(problem) => {
+            problems.push(problem);
+            return None;
+        }
+    };
+    // An empty file is a mistake even where the environment says everything: the wrong file, or half a write.
+    if matches!(&root.value, tree::Value::Table(entries) if entries.is_empty()) {
+        problems.push(Problem::new(
+            &Place::Whole,
+            "the file is empty; allowed: at least [zookeeper] with connect and one [[route]]",
+        ));
+        return None;
+    }
+    env::apply(&mut root, env, problems);
+    gateway::read(&root, env, problems)
+}
+
+/// The process's environment, for [`load`]. A variable that is not UTF-8 is passed on with its bad bytes replaced, so
+/// that it is refused where it is ours rather than ignored.
+pub fn process_env() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+}

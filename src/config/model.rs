@@ -1,0 +1,300 @@
+//! The checked configuration: what the rest of the gateway reads.
+//!
+//! Nothing here is optional for lack of a default, and nothing is out of bounds. It holds no way back to the file.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::rewrite::Rewrite;
+use super::template::Template;
+
+/// A whole configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// `[listen]`
+    pub listen: Listen,
+    /// `[zookeeper]`
+    pub zookeeper: ZooKeeper,
+    /// `[election]`
+    pub election: Election,
+    /// `[freshness]`
+    pub freshness: Freshness,
+    /// `[handover]`
+    pub handover: Handover,
+    /// `[[route]]`, in order: the first match wins. At least one.
+    pub routes: Vec<Route>,
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[metrics]`
+    pub metrics: Metrics,
+    /// `[log]`
+    pub log: Log,
+    /// `[shutdown]`
+    pub shutdown: Shutdown,
+}
+
+/// Where the gateway listens. Port 0 lets the system choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The proxy.
+    pub proxy: SocketAddr,
+    /// The admin listener, never reachable through the proxy's.
+    pub admin: SocketAddr,
+}
+
+/// The ensemble that holds the elections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZooKeeper {
+    /// `host:port,host:port/chroot`
+    pub connect: String,
+    /// What the session asks for, one second to five minutes.
+    pub session_timeout: Duration,
+    /// Given to ZooKeeper in this order.
+    pub auth: Vec<ZkAuth>,
+}
+
+/// One way to authenticate to ZooKeeper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZkAuth {
+    /// Such as `digest`.
+    pub scheme: String,
+    /// Such as `user:password`; read from the environment where the file says so.
+    pub credential: Secret,
+}
+
+/// Text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps `text` secret.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text itself, for the one who needs it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// How the elections are laid out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Election {
+    /// What the znodes below an account mean.
+    pub layout: Layout,
+    /// The znode above all accounts: absolute, not `/`, no slash at its end.
+    pub root: String,
+    /// Whether a holder must also be among the candidates.
+    pub require_candidate: bool,
+    /// What to do when ZooKeeper's history went back.
+    pub on_history_reset: OnHistoryReset,
+}
+
+/// What the znodes below an account mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Candidates under `members`, the holder in `active`.
+    ActiveNode,
+}
+
+/// What to do when ZooKeeper's history went back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHistoryReset {
+    /// Refuse everything until an operator accepts the new history.
+    Refuse,
+    /// Accept it at once.
+    Accept,
+}
+
+/// How new the view must be, and how long to wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freshness {
+    /// How old a proof an admission may rest on; zero: begun after the request was in.
+    pub max_staleness: Duration,
+    /// What a proof is.
+    pub barrier: Barrier,
+    /// How long a request waits for a proof.
+    pub park_timeout: Duration,
+    /// How many requests may wait.
+    pub max_parked: usize,
+    /// How many of one account; at most `max_parked`.
+    pub max_parked_per_account: usize,
+    /// The least time between two proofs; below `park_timeout`.
+    pub min_barrier_interval: Duration,
+}
+
+/// What a proof is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barrier {
+    /// A round trip through the quorum.
+    Quorum,
+    /// ZooKeeper's `sync`, which a deposed leader still answers for a while.
+    Sync,
+}
+
+/// What happens when a new holder follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// How long sends of the old holder may still take, unless the route says otherwise.
+    pub drain_timeout: Duration,
+}
+
+/// What a route does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Forward what is admitted.
+    Enforce,
+    /// Forward everything, and say what would have been refused.
+    Shadow,
+    /// Forward everything without judging.
+    Pass,
+    /// Refuse everything.
+    Deny,
+}
+
+/// Requests that are alike, and where they go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The paths it takes.
+    pub path: Template,
+    /// Where the account is: all that are present must agree. Empty only where `mode` is [`Mode::Deny`].
+    pub account: Vec<Source>,
+    /// The sender.
+    pub upstream: Upstream,
+    /// What is done with a request.
+    pub mode: Mode,
+    /// The methods it takes, in upper case; `None`: all.
+    pub methods: Option<Vec<String>>,
+    /// The path the sender sees; `None`: the request's own.
+    pub rewrite: Option<Rewrite>,
+    /// Whether the sender sees the request's Host instead of its own authority.
+    pub preserve_host: bool,
+    /// For a connection to the sender.
+    pub connect_timeout: Duration,
+    /// For the sender's whole answer.
+    pub upstream_timeout: Duration,
+    /// How long an unused connection to the sender is kept.
+    pub upstream_idle_timeout: Duration,
+    /// How many bytes of a body are read before anything is decided.
+    pub buffer: u64,
+    /// How many bytes a body may have.
+    pub max_body: u64,
+    /// How many bytes of an answer are read ahead of its caller.
+    pub answer_buffer: u64,
+    /// How long sends of an old holder may still take.
+    pub drain_timeout: Duration,
+    /// How many requests may be under way; at most the global limit.
+    pub max_in_flight: Option<usize>,
+}
+
+/// Where a sender listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// As Host has it: brackets around IPv6, the port unless it is 80.
+    pub authority: String,
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// Its port, never 0.
+    pub port: u16,
+}
+
+/// Where in a request the account is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// This capture of the path; the route's template has it.
+    Path(String),
+    /// The value of this key of the query.
+    Query(String),
+    /// The value of this header.
+    Header(http::HeaderName),
+    /// Always this account; a well-formed name.
+    Static(String),
+}
+
+/// What is read, waited for and kept at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For a request's head.
+    pub header_read_timeout: Duration,
+    /// For the next piece of a body.
+    pub body_read_timeout: Duration,
+    /// For a connection between requests.
+    pub idle_timeout: Duration,
+    /// How many connections may be open.
+    pub max_connections: usize,
+    /// How many requests may be under way.
+    pub max_in_flight: usize,
+    /// How many of one account; at most `max_in_flight`.
+    pub max_in_flight_per_account: usize,
+    /// How many bytes of bodies and answers may be held.
+    pub max_buffered: u64,
+    /// How many bytes a request's head may have.
+    pub max_header_bytes: usize,
+}
+
+/// What is counted by account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Whether anything is.
+    pub per_account: bool,
+    /// How many accounts have series of their own.
+    pub max_accounts: usize,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// From which level on lines are written.
+    pub level: Level,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// What failed.
+    Error,
+    /// And what may.
+    Warn,
+    /// And what an operator wants to know.
+    Info,
+    /// And what a developer wants to know.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+/// How the gateway ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Between "not ready" and closing the listener.
+    pub delay: Duration,
+    /// How long requests may still take.
+    pub drain: Duration,
+}

@@ -1,0 +1,194 @@
+//! What a whole file means, and what the shipped file says.
+
+mod environment;
+mod hostile;
+mod refused;
+
+use std::time::Duration;
+
+use super::*;
+
+const SHIPPED: &str = include_str!("../../../gateway.toml");
+
+const ROUTE: &str = "[[route]]\npath = \"/wx/{account}/{*rest}\"\naccount = \"path:account\"\nupstream = \"http://127.0.0.1:9000\"\n";
+
+const ZOOKEEPER: &str = "[zookeeper]\nconnect = \"127.0.0.1:2181\"\n";
+
+fn with(env: &[(&str, &str)]) -> Vec<(String, String)> {
+    env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A whole file around some keys.
+fn around(text: &str) -> String {
+    format!("{ZOOKEEPER}{ROUTE}{text}")
+}
+
+fn good(text: &str, env: &[(&str, &str)]) -> Config {
+    parse("gateway.toml", text, with(env)).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn bad(text: &str, env: &[(&str, &str)]) -> String {
+    match parse("gateway.toml", text, with(env)) {
+        Ok(config) => panic!("accepted: {text}\n{config:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn shipped_with_defaults() -> String {
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase()) => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    SHIPPED.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_shipped_file_parses_and_its_commented_defaults_are_the_codes() {
+    let plain = good(SHIPPED, &[]);
+    let uncommented = shipped_with_defaults();
+    assert!(uncommented.lines().filter(|line| line.starts_with("park_timeout = ")).count() == 1);
+    assert_eq!(plain, good(&uncommented, &[]));
+    assert_eq!(plain, good(&around(""), &[]), "what it sets is the default too");
+}
+
+#[test]
+fn the_shipped_files_examples_parse() {
+    let text = SHIPPED.replace("#~ ", "");
+    let config = good(&text, &[("ZK_DIGEST", "u:p")]);
+    assert_eq!(config.zookeeper.auth.len(), 1);
+    assert_eq!(config.routes[0].max_in_flight, Some(1000));
+}
+
+#[test]
+fn every_key_that_is_read_is_in_the_shipped_file() {
+    let mut keys = 0;
+    let sections = "coordination listen zookeeper election freshness handover limits metrics log shutdown";
+    let headers = sections.split(' ').map(|name| format!("[{name}]")).chain(["[[route]]".to_owned()]);
+    for header in headers {
+        let error = bad(&format!("{header}\nzzzzzz = 1"), &[]);
+        let line = error.lines().find(|line| line.contains("zzzzzz")).unwrap().to_owned();
+        let (_, allowed) = line.split_once("allowed: ").unwrap();
+        let (_, body) = SHIPPED.split_once(&format!("\n{header}")).unwrap();
+        let body = body.split_once("\n[").map_or(body, |(body, _)| body);
+        for key in allowed.split(", ") {
+            let found = ["\n", "\n#", "\n#~ "].iter().any(|start| body.contains(&format!("{start}{key} = ")));
+            assert!(found, "{header} {key}");
+            keys += 1;
+        }
+    }
+    assert!(keys > 45, "{keys}");
+}
+
+#[test]
+fn the_defaults_are_the_contracts() {
+    let config = good(&around(""), &[]);
+    let seconds = Duration::from_secs;
+    assert_eq!(config.listen.proxy.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.listen.admin.to_string(), "127.0.0.1:9090");
+    assert_eq!(config.zookeeper.session_timeout, seconds(15));
+    assert_eq!(config.election.layout, Layout::ActiveNode);
+    assert_eq!(config.election.root, "/wx-accounts");
+    assert!(config.election.require_candidate);
+    assert_eq!(config.election.on_history_reset, OnHistoryReset::Refuse);
+    let freshness = &config.freshness;
+    assert_eq!((freshness.max_staleness, freshness.park_timeout), (Duration::ZERO, seconds(3)));
+    assert_eq!((freshness.max_parked, freshness.max_parked_per_account), (10_000, 2500));
+    assert_eq!((freshness.barrier, freshness.min_barrier_interval), (Barrier::Quorum, Duration::ZERO));
+    assert_eq!(config.handover.drain_timeout, seconds(10));
+    let route = &config.routes[0];
+    assert_eq!(route.mode, Mode::Enforce);
+    assert_eq!(route.account, [Source::Path("account".to_owned())]);
+    assert_eq!(route.upstream.authority, "127.0.0.1:9000");
+    assert_eq!((&route.methods, &route.rewrite, route.preserve_host), (&None, &None, false));
+    assert_eq!((route.connect_timeout, route.upstream_timeout), (seconds(3), seconds(60)));
+    assert_eq!((route.upstream_idle_timeout, route.drain_timeout), (seconds(4), seconds(10)));
+    assert_eq!((route.buffer, route.max_body, route.answer_buffer), (1 << 20, 64 << 20, 1 << 20));
+    assert_eq!(route.max_in_flight, None);
+    let limits = &config.limits;
+    assert_eq!((limits.header_read_timeout, limits.body_read_timeout), (seconds(10), seconds(30)));
+    assert_eq!((limits.idle_timeout, limits.max_connections), (seconds(75), 10_000));
+    assert_eq!((limits.max_in_flight, limits.max_in_flight_per_account), (10_000, 64));
+    assert_eq!((limits.max_buffered, limits.max_header_bytes), (256 << 20, 64 << 10));
+    assert_eq!((config.metrics.per_account, config.metrics.max_accounts), (true, 10_000));
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Text, Level::Info));
+    assert_eq!((config.shutdown.delay, config.shutdown.drain), (Duration::ZERO, seconds(65)));
+}
+
+#[test]
+fn what_a_file_says_is_in_the_model() {
+    let text = r#"
+        [listen]
+        proxy = "0.0.0.0:0"
+        admin = "[::1]:0"
+        [coordination]
+        backend = "zookeeper"
+        [zookeeper]
+        connect = "a:1,b:2/chroot"
+        session_timeout = "1s"
+        auth = [{ scheme = "digest", credential = "env:ZK" }, { scheme = "x509", credential = "literal" }]
+        [election]
+        root = "/a/b"
+        require_candidate = false
+        on_history_reset = "accept"
+        [freshness]
+        max_staleness = "250ms"
+        barrier = "sync"
+        park_timeout = "5m"
+        max_parked = 8
+        min_barrier_interval = "2ms"
+        [handover]
+        drain_timeout = "2s"
+        scope = "replica"
+        [[route]]
+        path = "/first/{a}"
+        account = ["path:a", "query:wxid", "header:X-Account"]
+        upstream = "http://sender"
+        mode = "shadow"
+        methods = ["POST", "PUT"]
+        rewrite = "/v2/{a}"
+        preserve_host = true
+        buffer = 1024
+        max_body = "0B"
+        answer_buffer = "512B"
+        upstream_timeout = "1h"
+        max_in_flight = 3
+        [[route]]
+        path = "/"
+        account = "static:wxid_1"
+        upstream = "http://[::1]:1"
+        drain_timeout = "1ms"
+        [[route]]
+        path = "/{*all}"
+        upstream = "http://sender"
+        mode = "deny"
+        [limits]
+        max_in_flight = 20
+        max_header_bytes = "8KiB"
+        [metrics]
+        per_account = false
+        [log]
+        format = "json"
+        level = "trace"
+        [shutdown]
+        delay = "5s"
+    "#;
+    let config = good(text, &[("ZK", "user:password")]);
+    assert_eq!(config.listen.proxy.to_string(), "0.0.0.0:0");
+    assert_eq!(config.zookeeper.connect, "a:1,b:2/chroot");
+    assert_eq!(config.zookeeper.auth[0].credential.expose(), "user:password");
+    assert_eq!(config.zookeeper.auth[1].credential.expose(), "literal");
+    assert!(!config.election.require_candidate);
+    assert_eq!(config.election.on_history_reset, OnHistoryReset::Accept);
+    assert_eq!(config.freshness.barrier, Barrier::Sync);
+    assert_eq!(config.freshness.max_parked_per_account, 2, "a quarter of the lowered limit");
+    assert_eq!(config.limits.max_in_flight_per_account, 5);
+    let [first, second, third] = config.routes.as_slice() else { panic!("three routes") };
+    assert_eq!(first.account.len(), 3);
+    assert_eq!(first.methods, Some(vec!["POST".to_owned(), "PUT".to_owned()]));
+    assert_eq!((first.buffer, first.max_body, first.answer_buffer), (1024, 0, 512));
+    assert_eq!(first.drain_timeout, Duration::from_secs(2), "the section's");
+    assert_eq!(second.drain_timeout, Duration::from_millis(1));
+    assert_eq!((third.mode, third.account.len()), (Mode::Deny, 0));
+    assert_eq!(config.shutdown.drain, Duration::from_secs(3605));
+    assert!(!format!("{config:?}").contains("password"));
+}

@@ -1,0 +1,199 @@
+//! What is said of a file that is wrong.
+
+use super::*;
+
+#[test]
+fn an_unknown_key_is_refused_with_its_place_and_the_key_that_was_meant() {
+    let error = bad("[listen]\nproxy = \"127.0.0.1:0\"\nadmni = \"127.0.0.1:0\"\n", &[]);
+    let first = error.lines().next().unwrap();
+    assert_eq!(
+        first,
+        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin"
+    );
+    let error = bad(&around("  [limitz]"), &[]);
+    assert!(error.starts_with("gateway.toml:7:4: unknown key \"limitz\""), "{error}");
+    assert!(error.contains("did you mean \"limits\"?"), "{error}");
+}
+
+#[test]
+fn all_problems_are_reported_in_the_files_order() {
+    let text = "[log]\nlevel = \"loud\"\nzap = 1\n[limits]\nmax_connections = 0\nidle_timeout = 5\n[listen]\nproxy = \"x\"\n";
+    let error = bad(text, &[("FENCEGATE__METRICS__PER_ACCOUNT", "maybe")]);
+    let starts = ["2:9", "3:1", "5:19", "6:16", "8:9", "1:1", "1:1"];
+    let mut lines = error.lines();
+    for start in starts {
+        let line = lines.next().unwrap();
+        assert!(line.starts_with(&format!("gateway.toml:{start}: ")), "{start}: {line}");
+        assert!(line.contains("; allowed: "), "{line}");
+    }
+    assert_eq!(
+        lines.next(),
+        Some(
+            "FENCEGATE__METRICS__PER_ACCOUNT: `per_account`: \"maybe\" is not allowed; allowed: true or false"
+        )
+    );
+    assert_eq!(lines.next(), None);
+}
+
+#[test]
+fn errors_of_syntax_have_line_and_column() {
+    assert!(bad("[listen]\nproxy = \n", &[]).starts_with("gateway.toml:2:"));
+    assert!(bad("a = 1\na = 2\n", &[]).starts_with("gateway.toml:2:1: not TOML: "));
+    assert!(bad("# nothing\n\n", &[]).starts_with("gateway.toml:1:1: the file is empty"));
+    assert!(
+        bad("", &[("FENCEGATE__ZOOKEEPER__CONNECT", "a:1")])
+            .starts_with("gateway.toml:1:1: the file is empty")
+    );
+}
+
+#[test]
+fn what_is_missing_is_said_with_what_to_add() {
+    let error = bad("[listen]\n", &[]);
+    assert!(
+        error.contains("gateway.toml:1:1: there is no [zookeeper] section; allowed: add [zookeeper]"),
+        "{error}"
+    );
+    assert!(error.contains("there is no [[route]]"), "{error}");
+    let error = bad("[zookeeper]\n[[route]]\n", &[]);
+    for missing in ["1:1: `connect`", "2:1: `path`", "2:1: `account`", "2:1: `upstream`"] {
+        assert!(error.contains(&format!("gateway.toml:{missing} is missing")), "{missing}: {error}");
+    }
+    assert_eq!(bad(&format!("[coordination]\nbackend = \"etcd\"\n{ROUTE}"), &[]).lines().count(), 1);
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name() {
+    let sections = [
+        "[coordination]\nbackend = \"etcd\"",
+        "[coordination]\nbackend = \"embedded\"",
+        "[listen]\nelections = \"127.0.0.1:9091\"",
+        "[listen]\ntls = { cert = \"a\" }",
+        "[listen.tls]\ncert = \"a\"",
+        "[listen]\ntrusted_proxies = []",
+        "[election]\nlayout = \"lowest-member\"",
+        "[election]\nlayout = \"single-node\"",
+        "[handover]\nscope = \"fleet\"",
+        "[auth]\nkeys = []",
+    ];
+    for section in sections {
+        let error = bad(&around(section), &[]);
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(error.contains(" not built yet; allowed: "), "{error}");
+    }
+    let keys = [
+        "query = { type = \"2\" }",
+        "json = { \"/path\" = \"x\" }",
+        "json_integer = false",
+        "identity = \"sha256\"",
+        "identity = \"map:accounts.toml\"",
+        "refusal = { status = 200 }",
+    ];
+    for key in keys {
+        let error = bad(&around(key), &[]);
+        assert!(error.starts_with("gateway.toml:7:"), "{error}");
+        assert!(error.contains(" not built yet; allowed: "), "{error}");
+    }
+    for (old, new) in [
+        ("\"http://127.0.0.1:9000\"", "\"https://sender\""),
+        ("\"http://127.0.0.1:9000\"", "[\"http://a\", \"http://b\"]"),
+        ("\"path:account\"", "\"bearer\""),
+        ("\"path:account\"", "[\"path:account\", \"json:/wxid\"]"),
+    ] {
+        let error = bad(&around("").replace(old, new), &[]);
+        assert!(error.contains("not built yet"), "{error}");
+    }
+}
+
+#[test]
+fn bounds_are_kept_and_told() {
+    let cases = [
+        ("[zookeeper]", "session_timeout = \"999ms\"", "1s to 5m"),
+        ("[zookeeper]", "session_timeout = \"301s\"", "1s to 5m"),
+        ("[freshness]", "park_timeout = \"0s\"", "1ms to 24h"),
+        ("[freshness]", "park_timeout = \"25h\"", "1ms to 24h"),
+        ("[freshness]", "park_timeout = 3", "\"10s\""),
+        ("[freshness]", "max_staleness = \"2h\"", "0ms to 1h"),
+        ("[freshness]", "min_barrier_interval = \"3s\"", "less than park_timeout"),
+        ("[freshness]", "max_parked = 0", "from 1 to"),
+        ("[freshness]", "max_parked = -1", "from 1 to"),
+        ("[freshness]", "max_parked = 1.5", "from 1 to"),
+        ("[freshness]", "max_parked = \"10\"", "from 1 to"),
+        ("[freshness]", "max_parked = 99999999999999999999999999999999999999999", "from 1 to"),
+        ("[freshness]", "max_parked_per_account = 10001", "1 to 10000"),
+        ("[limits]", "max_in_flight_per_account = 10001", "1 to 10000"),
+        ("[limits]", "max_buffered = \"0B\"", "1B to 1TiB"),
+        ("[limits]", "max_header_bytes = 8191", "8KiB to 16MiB"),
+        ("[limits]", "max_header_bytes = \"64kb\"", "\"64KiB\""),
+        ("[route]", "buffer = 0", "1B to 1GiB"),
+        ("[route]", "max_in_flight = 10001", "1 to 10000"),
+        ("[route]", "methods = []", "[\"POST\"]"),
+        ("[route]", "methods = \"POST\"", "[\"POST\"]"),
+        ("[route]", "methods = [\"POST\", \"post\", \"TRACE\"]", "upper-case"),
+        ("[route]", "methods = [\"POST\", \"POST\"]", "each once"),
+        ("[route]", "rewrite = \"/{other}\"", "{account}, {*rest}"),
+        ("[election]", "root = \"/\"", "/wx-accounts"),
+        ("[election]", "require_candidate = \"true\"", "true or false"),
+        ("[metrics]", "max_accounts = 0", "from 1 to"),
+        ("[listen]", "admin = \"127.0.0.1:8080\"", "another address"),
+        ("[listen]", "admin = \"localhost:8080\"", "\"127.0.0.1:8080\""),
+    ];
+    for (section, key, allowed) in cases {
+        let text = match section {
+            "[route]" => around(key),
+            "[zookeeper]" => around("").replacen('\n', &format!("\n{key}\n"), 1),
+            _ => around(&format!("{section}\n{key}")),
+        };
+        let error = bad(&text, &[]);
+        assert!(error.contains("; allowed: ") && error.contains(allowed), "{key}: {error}");
+        let (line, _) = text.lines().enumerate().find(|(_, line)| *line == key).unwrap();
+        assert!(error.starts_with(&format!("gateway.toml:{}:", line + 1)), "{key}: {error}");
+    }
+}
+
+#[test]
+fn a_path_source_names_a_capture_that_is_no_tail() {
+    for name in ["rest", "wxid", "*rest"] {
+        let error = bad(&around("").replace("path:account", &format!("path:{name}")), &[]);
+        assert!(error.starts_with("gateway.toml:5:11: `account`: "), "{error}");
+        assert!(error.contains("allowed: path:account"), "{error}");
+    }
+}
+
+#[test]
+fn no_problem_shows_a_secret() {
+    let auth = |auth: &str| format!("[zookeeper]\nconnect = \"a:1\"\nauth = {auth}\n{ROUTE}");
+    let cases = [
+        auth("\"hunter2\""),
+        auth("[\"hunter2\"]"),
+        auth("[{ scheme = \"digest\", credential = \"hunter2\" }]"),
+        auth("[{ scheme = \"digest\", credential = \"u:hunter2\", x = \"hunter2\" }]"),
+        auth("[{ scheme = \"digest\", credential = [\"hunter2\"] }]"),
+        auth("[{ scheme = \"digest\", credential = \"hunter2"),
+        around("").replace("http://", "http://u:hunter2@"),
+        around("").replace("127.0.0.1:2181", "u:hunter2@zk:2181"),
+    ];
+    for text in cases {
+        let error = bad(&text, &[]);
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let text = auth("[{ scheme = \"digest\", credential = \"env:ZK_DIGEST\" }]");
+    assert!(bad(&text, &[]).contains("the environment variable \"ZK_DIGEST\" is not set"));
+    assert!(!bad(&text, &[("ZK_DIGEST", "hunter2")]).contains("hunter2"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_refused_with_its_name() {
+    let error = load(Path::new("no/such/gateway.toml"), []).unwrap_err().to_string();
+    assert!(error.starts_with("no/such/gateway.toml:1:1: cannot be read: "), "{error}");
+    let dir = std::env::temp_dir().join(format!("fencegate-config-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("gateway.toml");
+    std::fs::write(&file, b"[log]\nlevel = \"\xff\"\n").unwrap();
+    let bytes = load(&file, []);
+    std::fs::write(&file, around("")).unwrap();
+    let whole = load(&file, []);
+    std::fs::remove_dir_all(&dir).unwrap();
+    let error = bytes.unwrap_err().to_string();
+    assert!(error.ends_with("gateway.toml:2:10: not UTF-8; allowed: UTF-8 text"), "{error}");
+    assert!(whole.is_ok());
+}
