@@ -277,7 +277,6 @@ impl Telemetry {
     }
 
     /// The gauge of open connections.
-    #[must_use]
     pub fn connections(&self, listener: Listener) -> Gauge {
         self.connections.get(listener as usize).cloned().unwrap_or_else(Gauge::noop)
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::time::Sleep;
@@ -29,7 +30,7 @@ pub enum Broken {
     Slow,
 }
 
-const SENDING: u8 = 0;
+/// Zero: it is still being sent.
 const SENT: u8 = 1;
 const BROKEN: u8 = 2;
 
@@ -64,7 +65,8 @@ pub struct Rest {
 
 #[derive(Debug)]
 struct Streaming {
-    incoming: Incoming,
+    /// Taken when it is dropped.
+    incoming: Option<Incoming>,
     most: u64,
     pause: Duration,
     timer: Option<Pin<Box<Sleep>>>,
@@ -93,7 +95,7 @@ impl RequestBody {
     pub fn streaming(frames: VecDeque<Bytes>, rest: Rest) -> (Self, Progress) {
         let mut body = Self::buffered(frames);
         let Rest { incoming, most, pause } = rest;
-        body.rest = Some(Streaming { incoming, most, pause, timer: None });
+        body.rest = Some(Streaming { incoming: Some(incoming), most, pause, timer: None });
         let progress = Progress::default();
         body.progress = Some(progress.clone());
         (body, progress)
@@ -107,8 +109,9 @@ impl RequestBody {
 
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        let Some(incoming) = &mut rest.incoming else { return Poll::Ready(None) };
         loop {
-            match Pin::new(&mut rest.incoming).poll_frame(cx) {
+            match Pin::new(&mut *incoming).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     rest.timer = None;
                     let Ok(data) = frame.into_data() else { continue };
@@ -129,6 +132,36 @@ impl RequestBody {
                 }
             }
         }
+    }
+}
+
+/// What is withheld from the sender is still read, so that the caller can read its answer.
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            discard(incoming);
+        }
+    }
+}
+
+/// Reads and drops what a caller still sends, up to 8 MiB or 5 s, so that it can read its answer.
+pub fn discard(mut incoming: Incoming) {
+    const MOST: u64 = 8 * 1024 * 1024;
+    const LONG: Duration = Duration::from_secs(5);
+    if incoming.is_end_stream() {
+        return;
+    }
+    let reading = async move {
+        let mut size = 0;
+        while let Some(Ok(frame)) = incoming.frame().await {
+            size += frame.data_ref().map_or(0, |data| data.len() as u64);
+            if size > MOST {
+                return;
+            }
+        }
+    };
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(tokio::time::timeout(LONG, reading));
     }
 }
 
@@ -167,7 +200,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match &self.rest {
             None => SizeHint::with_exact(self.buffered),
-            Some(rest) => match rest.incoming.size_hint().exact() {
+            Some(rest) => match rest.incoming.as_ref().and_then(|incoming| incoming.size_hint().exact()) {
                 Some(more) => SizeHint::with_exact(self.buffered + more),
                 None => SizeHint::default(),
             },

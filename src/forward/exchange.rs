@@ -69,9 +69,6 @@ pub enum AnswerBody {
     Partial(VecDeque<Bytes>, mpsc::Receiver<Option<Bytes>>),
 }
 
-/// Ends of exchanges, told once each: `None` if it was answered whole.
-pub type Ended = Box<dyn FnOnce(Option<Code>) + Send>;
-
 /// What is sent, and where.
 #[derive(Debug)]
 pub struct Outgoing {
@@ -228,7 +225,7 @@ impl<A: Authority> Exchange<A> {
         mut body: Incoming,
         reusable: bool,
         caller: mpsc::Sender<Option<Bytes>>,
-        ended: Ended,
+        ended: impl FnOnce(Option<Code>) + Send + 'static,
     ) {
         let failure = loop {
             let data = match self.within(body.frame()).await {
@@ -258,6 +255,7 @@ impl<A: Authority> Exchange<A> {
 
 fn not_sent(stopped: Stopped) -> Failure {
     match stopped {
+        Stopped::Revoked(Code::ShutdownCut) => Failure::new(Code::ShuttingDown, ""),
         Stopped::Revoked(_) => Failure::new(Code::Superseded, "the holder changed before the send began"),
         Stopped::Late => Failure::new(Code::UpstreamUnreachable, "the sender could not be reached in time"),
     }
@@ -265,14 +263,15 @@ fn not_sent(stopped: Stopped) -> Failure {
 
 fn maybe_sent(stopped: Stopped) -> Failure {
     match stopped {
-        Stopped::Revoked(code) => Failure::new(code, "a new holder follows and has waited long enough"),
+        // The advice for the code says it all.
+        Stopped::Revoked(code) => Failure::new(code, ""),
         Stopped::Late => Failure::new(Code::UpstreamTimeout, "the sender did not answer in time"),
     }
 }
 
 /// Sends one request under an authority and reads its answer.
 ///
-/// The authority is given back when the exchange has ended: the request written and the answer read to its end, or the
+/// `ended` is told once how it ended: `None` if it was answered whole. The authority is given back before that, when the exchange has ended: the request written and the answer read to its end, or the
 /// connection closed. Dropping the future closes the connection; callers that may leave keep it in a task.
 ///
 /// # Errors
@@ -281,7 +280,7 @@ pub async fn send<A: Authority>(
     pool: &Arc<Pool>,
     outgoing: Outgoing,
     authority: A,
-    ended: Ended,
+    ended: impl FnOnce(Option<Code>) + Send + 'static,
 ) -> Result<Answer, Failure> {
     let Outgoing { request, progress, target, bounds } = outgoing;
     let deadline = Box::pin(tokio::time::sleep(bounds.total));

@@ -8,8 +8,6 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::HeaderValue;
-
 use super::entry::{Entry, Identity, Send};
 use super::parking::{Bounds, park};
 use super::proofs::Proven;
@@ -122,8 +120,8 @@ pub struct Judge<'a> {
     pub account: &'a str,
     /// The token.
     pub claim: &'a Claim,
-    /// For the log, if the send has to be cut.
-    pub request_id: &'a HeaderValue,
+    /// How its task is told when it is superseded or cut.
+    pub send: &'a Arc<Send>,
     /// How long it may go on once its holder is superseded.
     pub patience: Duration,
 }
@@ -275,8 +273,7 @@ impl Judge<'_> {
         };
         let terms = Terms { patience: self.patience, most_in_flight: self.rules.most_in_flight_per_account };
         let mut state = entry.state();
-        let mut send = None;
-        let tag = || Arc::clone(send.insert(Arc::new(Send::new(self.request_id.clone()))));
+        let tag = || Arc::clone(self.send);
         match state.account.ask(self.claim, proof, terms, tag) {
             Response::Unread => Look::Unread,
             Response::Judged(Answer::Admitted(permit, holder)) => {
@@ -285,12 +282,11 @@ impl Judge<'_> {
                     .get_or_insert_with(|| Arc::new(Identity::new(&entry.name, &holder)))
                     .clone();
                 drop(state);
-                let send = send.unwrap_or_else(|| Arc::new(Send::new(self.request_id.clone())));
                 Look::Done(Ok(Admission {
                     registry: Arc::clone(self.registry),
                     entry: Arc::clone(entry),
                     permit: Some(permit),
-                    send,
+                    send: Arc::clone(self.send),
                     identity,
                 }))
             }
@@ -374,14 +370,17 @@ pub(super) async fn watch_drain(registry: Arc<Registry>, entry: Arc<Entry>) {
 
 /// A place among the sends of an account that are forwarded without a permit.
 #[derive(Debug)]
-pub struct Unjudged(Option<Arc<Entry>>);
+pub struct Unjudged {
+    entry: Option<Arc<Entry>>,
+    send: Arc<Send>,
+}
 
 impl Unjudged {
     /// Takes a place; `None` if the account has as many as it may.
     #[must_use]
-    pub fn enter(entry: Option<Arc<Entry>>, most: usize) -> Option<Self> {
+    pub fn enter(entry: Option<Arc<Entry>>, send: Arc<Send>, most: usize) -> Option<Self> {
         let before = entry.as_ref().map_or(0, |entry| entry.unjudged.fetch_add(1, SeqCst));
-        let place = Self(entry);
+        let place = Self { entry, send };
         (before < most).then_some(place)
     }
 }
@@ -393,14 +392,14 @@ impl Authority for Unjudged {
 
     fn unbegin(&self) {}
 
-    fn poll_revoked(&self, _: &mut Context<'_>) -> Poll<Code> {
-        Poll::Pending
+    fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code> {
+        self.send.poll_revoked(cx)
     }
 }
 
 impl Drop for Unjudged {
     fn drop(&mut self) {
-        if let Some(entry) = &self.0 {
+        if let Some(entry) = &self.entry {
             entry.unjudged.fetch_sub(1, SeqCst);
         }
     }

@@ -89,7 +89,10 @@ fn from_header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<C
     }
     for token in super::head::connection_tokens(headers) {
         if token?.eq_ignore_ascii_case(name.as_str()) {
-            return Err(Refusal::new(Code::MalformedRequest, "Connection must not name the account's header"));
+            return Err(Refusal::new(
+                Code::MalformedRequest,
+                "Connection must not name the account's header",
+            ));
         }
     }
     let mut values = headers.get_all(name).iter();
@@ -186,7 +189,15 @@ mod tests {
         assert_eq!(key("a=1&key=A&b=2"), Ok(Some("A".to_owned())));
         assert_eq!(key("key=%2B49"), Ok(Some("+49".to_owned())));
         assert_eq!(key("a=1"), Ok(None));
-        for bad in ["key=A&key=B", "key=A&key=A", "key=A&k%65y=B", "a=1;key=A", "key=A;b=1", "key=A;key=B", "key=+49"] {
+        for bad in [
+            "key=A&key=B",
+            "key=A&key=A",
+            "key=A&k%65y=B",
+            "a=1;key=A",
+            "key=A;b=1",
+            "key=A;key=B",
+            "key=+49",
+        ] {
             assert!(key(bad).is_err(), "{bad}");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The mutex is held for a few instructions, never across an await, and no other one is taken under it.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -30,6 +30,7 @@ pub struct Send {
 const LIVE: u8 = 0;
 const WITHDRAWN: u8 = 1;
 const CUT: u8 = 2;
+const SHUT_DOWN: u8 = 3;
 
 impl Send {
     /// A send that goes on.
@@ -44,12 +45,19 @@ impl Send {
         self.waker.wake();
     }
 
+    /// Tells its task that the process has to end.
+    pub(super) fn shut_down(&self) {
+        self.state.store(SHUT_DOWN, SeqCst);
+        self.waker.wake();
+    }
+
     /// Ready once it is revoked, with the code for its caller.
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code> {
         self.waker.register(cx.waker());
         match self.state.load(SeqCst) {
             LIVE => Poll::Pending,
             WITHDRAWN => Poll::Ready(Code::Superseded),
+            SHUT_DOWN => Poll::Ready(Code::ShutdownCut),
             _ => Poll::Ready(Code::HandoverCut),
         }
     }
@@ -174,6 +182,8 @@ pub struct Entry {
     pub(super) places: Arc<Places>,
     /// Sends that are forwarded without a permit, in shadow and pass mode.
     pub(super) unjudged: AtomicUsize,
+    /// Bytes of bodies that are kept for it.
+    pub(super) buffered: Arc<AtomicU64>,
 }
 
 impl Entry {
@@ -184,6 +194,7 @@ impl Entry {
             changed: Notify::new(),
             places: Arc::default(),
             unjudged: AtomicUsize::new(0),
+            buffered: Arc::default(),
         }
     }
 

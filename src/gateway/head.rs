@@ -58,7 +58,10 @@ pub fn check<'a>(parts: &'a Parts, most_bytes: usize) -> Result<Head<'a>, Refusa
     check_path(path)?;
     let query = parts.uri.query();
     if query.is_some_and(|query| !query.is_ascii()) {
-        return Err(Refusal::new(Code::MalformedPath, "the query must be ASCII; percent-encode everything else"));
+        return Err(Refusal::new(
+            Code::MalformedPath,
+            "the query must be ASCII; percent-encode everything else",
+        ));
     }
     Ok(Head { path, query, host, expects_continue })
 }
@@ -125,7 +128,8 @@ fn check_framing(parts: &Parts) -> Result<(), Refusal> {
     }
     for token in connection_tokens(headers) {
         let token = token?;
-        if is_fencing(token) || ["content-length", "host"].iter().any(|name| token.eq_ignore_ascii_case(name)) {
+        if is_fencing(token) || ["content-length", "host"].iter().any(|name| token.eq_ignore_ascii_case(name))
+        {
             return Err(malformed("Connection must not name X-Fencing-*, Content-Length or Host"));
         }
     }
@@ -148,7 +152,9 @@ pub fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = Result<&st
             Ok(text) => (text, None),
             Err(refusal) => ("", Some(Err(refusal))),
         };
-        failed.into_iter().chain(text.split(',').map(|token| Ok(token.trim())).filter(|token| *token != Ok("")))
+        failed
+            .into_iter()
+            .chain(text.split(',').map(|token| Ok(token.trim())).filter(|token| *token != Ok("")))
     })
 }
 
@@ -156,9 +162,10 @@ pub fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = Result<&st
 #[must_use]
 pub fn is_fencing(name: &str) -> bool {
     name.get(..10).is_some_and(|start| {
-        start.bytes().zip(b"x-fencing-").all(|(have, want)| {
-            have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_')
-        })
+        start
+            .bytes()
+            .zip(b"x-fencing-")
+            .all(|(have, want)| have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_'))
     })
 }
 
@@ -167,7 +174,10 @@ pub fn is_fencing(name: &str) -> bool {
 pub fn is_alike(name: &HeaderName, other: &HeaderName) -> bool {
     let (name, other) = (name.as_str(), other.as_str());
     name.len() == other.len()
-        && name.bytes().zip(other.bytes()).all(|(a, b)| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_')))
+        && name
+            .bytes()
+            .zip(other.bytes())
+            .all(|(a, b)| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_')))
 }
 
 fn check_expect(headers: &HeaderMap) -> Result<bool, Refusal> {
@@ -244,8 +254,23 @@ mod tests {
             assert!(check_path(good).is_ok(), "{good}");
         }
         for bad in [
-            "//", "/a//b", "/.", "/..", "/a/../b", "/a/./b", "/a/..", "/%2F", "/%2e%2e/b", "/%5c", "/%00", "/%zz",
-            "/%", "/%4", "/a\\b", "/\u{e4}", "/a b",
+            "//",
+            "/a//b",
+            "/.",
+            "/..",
+            "/a/../b",
+            "/a/./b",
+            "/a/..",
+            "/%2F",
+            "/%2e%2e/b",
+            "/%5c",
+            "/%00",
+            "/%zz",
+            "/%",
+            "/%4",
+            "/a\\b",
+            "/\u{e4}",
+            "/a b",
         ] {
             assert_eq!(check_path(bad).map_err(|r| r.code), Err(Code::MalformedPath), "{bad}");
         }

@@ -20,7 +20,7 @@ use super::head::{self, Head, Refusal};
 use super::journey::{Flight, Journey, RunToEnd};
 use super::outgoing::{self, Came, Sender};
 use super::reply::{self, Known, REQUEST_ID, ReplyBody, VERDICT};
-use super::service::{Gateway, Route, Worker};
+use super::service::{Enlisted, Gateway, Room, Route, Worker};
 use crate::code::Code;
 use crate::config::{Captures, Mode};
 use crate::fence::token::Claim;
@@ -92,12 +92,12 @@ async fn travel(
     mut incoming: Incoming,
     request_id: &HeaderValue,
     journey: &mut Journey,
-    send: super::service::Enlisted,
+    send: Enlisted,
 ) -> Response<ReplyBody> {
     let gateway = &worker.gateway;
     let expects = parts.headers.contains_key(header::EXPECT);
     let judged = match decide(gateway, &parts) {
-        Ok(plan) => plan.run(gateway, &parts, &mut incoming, request_id, journey, &send).await,
+        Ok(plan) => plan.run(gateway, &parts, &mut incoming, journey, &send.send).await,
         Err(rejected) => Err(rejected),
     };
     let go = match judged {
@@ -106,21 +106,32 @@ async fn travel(
             // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal.
             // One that waits for 100 Continue is not sending.
             if !expects {
-                body::discard(incoming);
+                crate::forward::body::discard(incoming);
             }
             return refuse(gateway, rejected, request_id, journey);
         }
     };
-    let Go { authority, route, received, target, came_host } = go;
+    let Go { authority, route, room, mut received, target, came_host } = go;
     let came = Came { peer, host: came_host.as_deref(), version: parts.version };
-    let flight = journey.take_off(&route, authority.is_judged());
-    let outgoing = prepare(&route, parts.method, parts.headers, target, received, incoming, &authority, &came, request_id);
+    let flight = journey.take_off(room, authority.is_judged(), std::mem::take(&mut received.budget));
+    let outgoing = prepare(
+        &route,
+        parts.method,
+        parts.headers,
+        target,
+        received,
+        incoming,
+        &authority,
+        &came,
+        request_id,
+    );
     let head_only = outgoing.request.method() == http::Method::HEAD;
     let verdict = authority.verdict();
     let pool = Arc::clone(&worker.pool);
     // From here on it runs to its end, whether or not the caller waits for it.
     let id = request_id.clone();
-    let forward = async move { forward(pool, outgoing, authority, flight, send, verdict, head_only, id).await };
+    let forward =
+        async move { forward(pool, outgoing, authority, flight, send, verdict, head_only, id).await };
     RunToEnd::new(forward).await
 }
 
@@ -184,8 +195,10 @@ impl Allowed {
         match self {
             Self::Judged(_) => HeaderValue::from_static("admitted"),
             Self::Unjudged { would: None, .. } => HeaderValue::from_static("passed"),
-            Self::Unjudged { would: Some(code), .. } => HeaderValue::from_str(&format!("shadow; would={code}"))
-                .unwrap_or(HeaderValue::from_static("shadow")),
+            Self::Unjudged { would: Some(code), .. } => {
+                HeaderValue::from_str(&format!("shadow; would={code}"))
+                    .unwrap_or(HeaderValue::from_static("shadow"))
+            }
         }
     }
 }
@@ -216,6 +229,7 @@ impl Authority for Allowed {
 struct Go {
     authority: Allowed,
     route: Arc<Route>,
+    room: Room,
     received: Received,
     target: http::Uri,
     came_host: Option<String>,
@@ -228,9 +242,8 @@ impl<'a> Plan<'a> {
         gateway: &Arc<Gateway>,
         parts: &Parts,
         incoming: &mut Incoming,
-        request_id: &HeaderValue,
         journey: &mut Journey,
-        send: &Send,
+        send: &Arc<Send>,
     ) -> Result<Go, Rejected<'a>> {
         let Self { head, route, captures, account, claim } = self;
         let account_for = |refused: Refused| Rejected {
@@ -261,11 +274,10 @@ impl<'a> Plan<'a> {
                 let admission = until_shutdown(send, judge.admit()).await.map_err(&account_for)?;
                 Allowed::Judged(admission)
             }
-            None => unjudged(gateway, &route, &account, claim.as_ref(), send).map_err(|c| account_for(c.into()))?,
+            None => unjudged(gateway, &route, &account, claim.as_ref(), send)
+                .map_err(|c| account_for(c.into()))?,
         };
-        if !gateway.has_room(&route) {
-            return Err(account_for(Code::Overloaded.into()));
-        }
+        let room = gateway.room(&route).ok_or_else(|| account_for(Code::Overloaded.into()))?;
         journey.verdict(match (&authority, route.config.mode) {
             (Allowed::Judged(_), _) => Verdict::Admitted,
             (Allowed::Unjudged { .. }, Mode::Shadow) => Verdict::Shadow,
@@ -273,12 +285,15 @@ impl<'a> Plan<'a> {
         });
         let target = target(&route, &captures, &parts.uri).ok_or(Code::MalformedPath)?;
         let came_host = head.host.map(str::to_owned);
-        Ok(Go { authority, route, received, target, came_host })
+        Ok(Go { authority, route, room, received, target, came_host })
     }
 }
 
 /// Waits, unless the process has to end first: then nothing was sent.
-async fn until_shutdown<T>(send: &Send, work: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {
+async fn until_shutdown<T>(
+    send: &Send,
+    work: impl Future<Output = Result<T, Refused>>,
+) -> Result<T, Refused> {
     let mut work = std::pin::pin!(work);
     std::future::poll_fn(|cx| {
         if let std::task::Poll::Ready(done) = work.as_mut().poll(cx) {
@@ -295,7 +310,7 @@ fn unjudged(
     route: &Route,
     account: &str,
     claim: Option<&Claim>,
-    send: &Send,
+    send: &Arc<Send>,
 ) -> Result<Allowed, Code> {
     let entry = gateway.registry.get(account);
     let would = (route.config.mode == Mode::Shadow).then(|| {
@@ -310,7 +325,7 @@ fn unjudged(
         code.map_or("admitted", Code::as_str)
     });
     let most = gateway.rules.most_in_flight_per_account;
-    let place = Unjudged::enter(entry, send.handle(), most).ok_or(Code::Overloaded)?;
+    let place = Unjudged::enter(entry, Arc::clone(send), most).ok_or(Code::Overloaded)?;
     Ok(Allowed::Unjudged { place, account: account.to_owned(), would })
 }
 
@@ -371,7 +386,7 @@ async fn forward(
     outgoing: Outgoing,
     authority: Allowed,
     flight: Flight,
-    send: super::service::Enlisted,
+    send: Enlisted,
     verdict: HeaderValue,
     head_only: bool,
     request_id: HeaderValue,

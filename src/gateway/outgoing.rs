@@ -36,10 +36,13 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 fn strip(headers: &mut HeaderMap) {
     let mut gone: Vec<HeaderName> = Vec::new();
     if headers.contains_key(header::CONNECTION) {
-        let named = connection_tokens(headers).filter_map(|token| HeaderName::from_bytes(token.ok()?.as_bytes()).ok());
+        let named = connection_tokens(headers)
+            .filter_map(|token| HeaderName::from_bytes(token.ok()?.as_bytes()).ok());
         gone.extend(named);
     }
-    gone.extend(headers.keys().filter(|name| is_fencing(name.as_str()) || HOP_BY_HOP.contains(name)).cloned());
+    gone.extend(
+        headers.keys().filter(|name| is_fencing(name.as_str()) || HOP_BY_HOP.contains(name)).cloned(),
+    );
     for name in gone {
         headers.remove(name);
     }
@@ -150,7 +153,13 @@ mod tests {
             headers.append(name, HeaderValue::from_static(value));
         }
         let came = Came { peer: "10.0.0.1".parse().unwrap(), host: Some("asked"), version: Version::HTTP_11 };
-        to_sender(&mut headers, &Sender::Unjudged("a"), &came, HeaderValue::from_static("up:1"), &"id".parse().unwrap());
+        to_sender(
+            &mut headers,
+            &Sender::Unjudged("a"),
+            &came,
+            HeaderValue::from_static("up:1"),
+            &"id".parse().unwrap(),
+        );
         let mut left: Vec<_> = headers.iter().map(|(n, v)| format!("{n}: {}", v.to_str().unwrap())).collect();
         left.sort();
         assert_eq!(

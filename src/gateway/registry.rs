@@ -55,6 +55,8 @@ pub struct Registry {
     pub unknown_places: Arc<Places>,
     /// Refusals of names without an entry.
     pub unknown_rejections: Mutex<Tally>,
+    /// What shadow mode would have refused of names without an entry.
+    pub unknown_shadow: Mutex<Tally>,
     /// The order of the newest verdict's proof, as nanoseconds of its beginning.
     view_age: AtomicU64,
 }
@@ -79,6 +81,7 @@ impl Registry {
             places: Arc::default(),
             unknown_places: Arc::default(),
             unknown_rejections: Mutex::default(),
+            unknown_shadow: Mutex::default(),
             view_age: AtomicU64::new(0),
         }
     }
@@ -160,6 +163,14 @@ impl Registry {
         match entry {
             Some(entry) => entry.state().record.rejections.add(code),
             None => self.unknown_rejections.lock().unwrap_or_else(PoisonError::into_inner).add(code),
+        }
+    }
+
+    /// Counts what shadow mode would have refused.
+    pub fn reject_shadow(&self, entry: Option<&Entry>, code: Code) {
+        match entry {
+            Some(entry) => entry.state().record.shadow.add(code),
+            None => self.unknown_shadow.lock().unwrap_or_else(PoisonError::into_inner).add(code),
         }
     }
 

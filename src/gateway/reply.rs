@@ -79,25 +79,39 @@ pub const fn advice(code: Code) -> &'static str {
         Code::MalformedToken => "send the token as the election gave it",
         Code::Denied => "this route refuses everything; ask its operator",
         Code::NoRoute => "no route matches this path; check the URL, or the gateway's routes",
-        Code::UnknownAccount => "the account has no znode below the root; check its name, or let an instance register first",
+        Code::UnknownAccount => {
+            "the account has no znode below the root; check its name, or let an instance register first"
+        }
         Code::MethodNotAllowed => "use a method that the route allows",
         Code::BodyTimeout => "send the body faster",
         Code::StaleToken => "a newer holder exists; stop sending and go back to the election",
-        Code::SessionMismatch => "another session holds with this number; stop sending and go back to the election",
+        Code::SessionMismatch => {
+            "another session holds with this number; stop sending and go back to the election"
+        }
         Code::NotHolder => "this candidate does not hold the account; wait until it does",
-        Code::InstanceMismatch => "another instance holds with this number; stop sending and go back to the election",
+        Code::InstanceMismatch => {
+            "another instance holds with this number; stop sending and go back to the election"
+        }
         Code::EpochMismatch => "this is the token of another term; stop sending and go back to the election",
         Code::NoHolder => "nobody holds the account; go back to the election",
-        Code::InvalidHolder => "the account's holder does not count; its operator finds the reason in the gateway's log",
-        Code::Superseded => "the holder changed before the send began; stop sending and go back to the election",
+        Code::InvalidHolder => {
+            "the account's holder does not count; its operator finds the reason in the gateway's log"
+        }
+        Code::Superseded => {
+            "the holder changed before the send began; stop sending and go back to the election"
+        }
         Code::BodyTooLarge => "send a smaller body",
         Code::UnsupportedBody => "send the body in a form the route can read",
         Code::ExpectationFailed => "expect nothing but 100-continue",
         Code::MissingToken => "send X-Fencing-Seq and X-Fencing-Session",
         Code::HeadersTooLarge => "send fewer or shorter headers",
         Code::UpstreamUnreachable => "nothing was sent; try again",
-        Code::ViewUnproven => "the elections could not be proven current in time; nothing was sent; try again",
-        Code::HistoryReset => "ZooKeeper's history went back; nothing is sent until an operator accepts the new one",
+        Code::ViewUnproven => {
+            "the elections could not be proven current in time; nothing was sent; try again"
+        }
+        Code::HistoryReset => {
+            "ZooKeeper's history went back; nothing is sent until an operator accepts the new one"
+        }
         Code::Overloaded => "a limit of the gateway is reached; nothing was sent; try again",
         Code::ShuttingDown => "the gateway is shutting down; nothing was sent; try again",
         Code::Internal => "the gateway failed; the request may have been sent; do not blindly resend",
@@ -231,7 +245,9 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Content::Frames(frames) => SizeHint::with_exact(frames.iter().map(|frame| frame.len() as u64).sum()),
+            Content::Frames(frames) => {
+                SizeHint::with_exact(frames.iter().map(|frame| frame.len() as u64).sum())
+            }
             Content::Rest(..) => SizeHint::default(),
         }
     }

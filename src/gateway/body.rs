@@ -1,0 +1,148 @@
+//! A request's body before the verdict: read first, up to the route's buffer, so that a slow body neither holds a
+//! permit nor is judged too early.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+
+use super::admission::Refused;
+use super::service::{Gateway, Route};
+use crate::code::Code;
+use crate::forward::body::{Progress, RequestBody, Rest};
+
+/// How much of a body may come, and how fast.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyBounds {
+    /// Read before anything is decided.
+    pub buffer: u64,
+    /// In all.
+    pub most: u64,
+    /// For the buffered part as a whole, and for each pause of the rest.
+    pub pause: Duration,
+}
+
+/// Buffered bytes that are counted against the limits; given back when dropped.
+#[derive(Debug, Default)]
+pub struct Budget {
+    taken: u64,
+    counters: Vec<Arc<AtomicU64>>,
+}
+
+impl Budget {
+    /// Counts `more` bytes against each limit. False if one is exceeded.
+    fn take(&mut self, more: u64, limits: [(&Arc<AtomicU64>, u64); 3]) -> bool {
+        if self.counters.is_empty() {
+            self.counters.extend(limits.iter().map(|(counter, _)| Arc::clone(counter)));
+        }
+        self.taken += more;
+        let mut fits = true;
+        for (counter, most) in limits {
+            fits &= counter.fetch_add(more, SeqCst) + more <= most;
+        }
+        fits
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        for counter in &self.counters {
+            counter.fetch_sub(self.taken, SeqCst);
+        }
+    }
+}
+
+/// What was received before the verdict.
+#[derive(Debug, Default)]
+pub struct Received {
+    frames: VecDeque<Bytes>,
+    size: u64,
+    complete: bool,
+    /// Held until the exchange has ended.
+    pub(super) budget: Budget,
+}
+
+impl Received {
+    /// The body to send: what was received, and what still comes.
+    #[must_use]
+    pub fn into_body(self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
+        if self.complete {
+            return (RequestBody::buffered(self.frames), None);
+        }
+        let rest = Rest { incoming, most: bounds.most.saturating_sub(self.size), pause: bounds.pause };
+        let (body, progress) = RequestBody::streaming(self.frames, rest);
+        (body, Some(progress))
+    }
+}
+
+/// The length that the head announces.
+#[must_use]
+pub fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads the body up to the route's buffer.
+///
+/// # Errors
+/// `body_too_large`, `body_timeout`, `overloaded`, or `malformed_request` where the caller broke its framing.
+pub async fn receive(
+    gateway: &Gateway,
+    route: &Route,
+    account: &str,
+    incoming: &mut Incoming,
+) -> Result<Received, Refused> {
+    if incoming.is_end_stream() {
+        return Ok(Received { complete: true, ..Received::default() });
+    }
+    let bounds = &route.body_bounds;
+    let entry = gateway.registry.get(account);
+    let own = entry.as_ref().map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
+    let mut received = Received::default();
+    let reading = async {
+        loop {
+            let data = match incoming.frame().await {
+                None => {
+                    received.complete = true;
+                    return Ok(());
+                }
+                // Trailers end here; they carry nothing that counts.
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(_)) => return Err(Code::MalformedRequest),
+            };
+            if data.is_empty() {
+                continue;
+            }
+            received.size += data.len() as u64;
+            if received.size > bounds.most {
+                return Err(Code::BodyTooLarge);
+            }
+            let share = gateway.limits.max_buffered.div_ceil(4);
+            let limits = [
+                (&gateway.buffered, gateway.limits.max_buffered),
+                (&route.buffered, if gateway.routes.len() > 1 { share } else { u64::MAX }),
+                (own, share),
+            ];
+            if !received.budget.take(data.len() as u64, limits) {
+                return Err(Code::Overloaded);
+            }
+            received.frames.push_back(data);
+            if incoming.is_end_stream() {
+                received.complete = true;
+                return Ok(());
+            }
+            if received.size > bounds.buffer {
+                return Ok(());
+            }
+        }
+    };
+    match tokio::time::timeout(bounds.pause, reading).await {
+        Ok(Ok(())) => Ok(received),
+        Ok(Err(code)) => Err(code.into()),
+        Err(_) => Err(Code::BodyTimeout.into()),
+    }
+}

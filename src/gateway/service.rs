@@ -1,0 +1,190 @@
+//! What all requests share: the accounts, the routes, the limits; and what the requests of one worker share.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::HeaderValue;
+use slab::Slab;
+
+use super::admission::Rules;
+use super::body::BodyBounds;
+use super::entry::Send;
+use super::parking::Bounds;
+use super::registry::Registry;
+use super::status::Status;
+use crate::config::{self, Captures, Config, Limits};
+use crate::forward::pool::{Pool, Target};
+
+/// A route, ready to be used.
+#[derive(Debug)]
+pub struct Route {
+    /// As it was configured.
+    pub config: config::Route,
+    /// Its sender.
+    pub target: Arc<Target>,
+    /// Its sender's authority, as Host.
+    pub authority: HeaderValue,
+    /// What a body may be.
+    pub body_bounds: BodyBounds,
+    in_flight: Arc<AtomicUsize>,
+    most_in_flight: usize,
+    pub(super) buffered: Arc<AtomicU64>,
+}
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct Gateway {
+    /// The accounts.
+    pub registry: Arc<Registry>,
+    /// Whether the process is stopping.
+    pub status: Arc<Status>,
+    /// The routes, in order.
+    pub routes: Vec<Arc<Route>>,
+    /// How requests are judged.
+    pub rules: Rules,
+    /// What bounds requests and connections.
+    pub limits: Limits,
+    /// Requests whose body is being read.
+    pub being_read: AtomicUsize,
+    /// Bytes of bodies that are kept.
+    pub buffered: Arc<AtomicU64>,
+    pub(super) unknown_buffered: Arc<AtomicU64>,
+    in_flight: Arc<AtomicUsize>,
+    /// Open connections.
+    pub(super) connections: AtomicUsize,
+}
+
+impl Gateway {
+    /// A gateway after `config`.
+    #[must_use]
+    pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>) -> Self {
+        let limits = config.limits.clone();
+        let several = config.routes.len() > 1;
+        let route = |route: &config::Route| {
+            let share = if several { limits.max_in_flight.div_ceil(4) } else { limits.max_in_flight };
+            Arc::new(Route {
+                target: Arc::new(Target { host: route.upstream.host.clone(), port: route.upstream.port }),
+                // The configuration accepts nothing else.
+                authority: HeaderValue::from_str(&route.upstream.authority)
+                    .unwrap_or(HeaderValue::from_static("upstream")),
+                body_bounds: BodyBounds {
+                    buffer: route.buffer,
+                    most: route.max_body,
+                    pause: limits.body_read_timeout,
+                },
+                in_flight: Arc::default(),
+                most_in_flight: route.max_in_flight.unwrap_or(share),
+                buffered: Arc::default(),
+                config: route.clone(),
+            })
+        };
+        Self {
+            routes: config.routes.iter().map(route).collect(),
+            rules: Rules {
+                max_staleness: config.freshness.max_staleness,
+                park_timeout: config.freshness.park_timeout,
+                parking: Bounds {
+                    most: config.freshness.max_parked,
+                    most_per_account: config.freshness.max_parked_per_account,
+                },
+                most_in_flight_per_account: limits.max_in_flight_per_account,
+            },
+            limits,
+            registry,
+            status,
+            being_read: AtomicUsize::new(0),
+            buffered: Arc::default(),
+            unknown_buffered: Arc::default(),
+            in_flight: Arc::default(),
+            connections: AtomicUsize::new(0),
+        }
+    }
+
+    /// The first route that takes a path.
+    pub(super) fn route<'a>(&'a self, path: &'a str) -> Option<(&'a Arc<Route>, Captures<'a>)> {
+        self.routes.iter().find_map(|route| Some((route, route.config.path.matches(path)?)))
+    }
+
+    /// Sends under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(SeqCst)
+    }
+
+    /// Room for one more send; `None` where a limit is reached.
+    pub(super) fn room(&self, route: &Route) -> Option<Room> {
+        let room = Room { all: Arc::clone(&self.in_flight), route: Arc::clone(&route.in_flight) };
+        // Counted first, judged then: two that come at once never both take the last room.
+        let all = room.all.fetch_add(1, SeqCst);
+        let own = room.route.fetch_add(1, SeqCst);
+        (all < self.limits.max_in_flight && own < route.most_in_flight).then_some(room)
+    }
+}
+
+/// Room for one send; given back when dropped.
+#[derive(Debug)]
+pub struct Room {
+    all: Arc<AtomicUsize>,
+    route: Arc<AtomicUsize>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, SeqCst);
+        self.route.fetch_sub(1, SeqCst);
+    }
+}
+
+/// One thread of the data plane.
+#[derive(Debug)]
+pub struct Worker {
+    /// What it shares with the others.
+    pub gateway: Arc<Gateway>,
+    /// Its connections to senders.
+    pub pool: Arc<Pool>,
+    /// Its requests.
+    under_way: Arc<Mutex<Slab<Arc<Send>>>>,
+}
+
+impl Worker {
+    /// A worker without requests.
+    #[must_use]
+    pub fn new(gateway: Arc<Gateway>) -> Self {
+        let pool = Arc::new(Pool::new(gateway.registry.clock.clone()));
+        Self { gateway, pool, under_way: Arc::default() }
+    }
+
+    /// Notes a request, so that it can be told when the process has to end.
+    pub(super) fn enlist(&self, request_id: HeaderValue) -> Enlisted {
+        let send = Arc::new(Send::new(request_id));
+        let key = self.under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&send));
+        Enlisted { under_way: Arc::clone(&self.under_way), key, send }
+    }
+
+    /// The process has to end: whatever is under way is answered now.
+    pub(super) fn cut_all(&self) {
+        for (_, send) in &*self.under_way.lock().unwrap_or_else(PoisonError::into_inner) {
+            send.shut_down();
+        }
+    }
+
+    /// How many requests are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// A request that is under way.
+#[derive(Debug)]
+pub(super) struct Enlisted {
+    under_way: Arc<Mutex<Slab<Arc<Send>>>>,
+    key: usize,
+    /// How it is told.
+    pub(super) send: Arc<Send>,
+}
+
+impl Drop for Enlisted {
+    fn drop(&mut self) {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).try_remove(self.key);
+    }
+}
