@@ -3,6 +3,7 @@
 //! Reading order: [`fence`] (the pure core: what is admitted), [`election`] (where holders come from), [`gateway`]
 //! (the proxy), [`forward`] (one request to one upstream, at most once), [`config`].
 
+pub mod ask;
 pub mod clock;
 pub mod code;
 pub mod config;
@@ -10,4 +11,5 @@ pub mod election;
 pub mod fence;
 pub mod forward;
 pub mod gateway;
+pub mod logging;
 pub mod telemetry;

@@ -1,2 +1,124 @@
-//! The command line.
-fn main() {}
+//! The command line: arguments and exit codes. Exit 0 done, 1 failed, 2 wrong usage or configuration.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fencegate::config::{self, Config};
+use fencegate::serve::{self, Bound};
+use fencegate::{ask, logging};
+
+/// An HTTP gateway that lets through only the sends of an account's current holder.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve as gateway.toml says, until SIGTERM or SIGINT.
+    Serve {
+        /// The configuration file.
+        #[arg(long, default_value = "gateway.toml")]
+        config: PathBuf,
+    },
+    /// Check a configuration file without starting anything.
+    Check {
+        /// The configuration file.
+        #[arg(long, default_value = "gateway.toml")]
+        config: PathBuf,
+    },
+    /// Accept ZooKeeper's history after it was wiped or restored on purpose.
+    AcceptHistory {
+        /// The configuration file of the running gateway: where its admin listener is.
+        #[arg(long, default_value = "gateway.toml")]
+        config: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Serve { config } => with(&config, serve),
+        Command::Check { config: file } => with(&file, |_| {
+            println!("{}: good", file.display());
+            ExitCode::SUCCESS
+        }),
+        Command::AcceptHistory { config } => with(&config, accept_history),
+    }
+}
+
+fn with(file: &Path, run: impl FnOnce(Config) -> ExitCode) -> ExitCode {
+    match config::load(file, config::process_env()) {
+        Ok(config) => run(config),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn fail(error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("fencegate: {error}");
+    ExitCode::FAILURE
+}
+
+fn control_plane() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+fn serve(config: Config) -> ExitCode {
+    logging::start(&config.log);
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let bound = match Bound::new(&config, workers) {
+        Ok(bound) => bound,
+        Err(error) => return fail(&error),
+    };
+    let runtime = match control_plane() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let served = runtime.block_on(async {
+        let backend = serve::zookeeper(&config);
+        serve::run(config, backend, bound, asked_to_stop()).await
+    });
+    // What is left to the runtime, such as a link that is being made, is not waited for.
+    runtime.shutdown_background();
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Until SIGTERM or SIGINT.
+async fn asked_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let one = |kind| async move {
+        match signal(kind) {
+            Ok(mut signal) => drop(signal.recv().await),
+            Err(error) => {
+                eprintln!("fencegate: cannot listen for a signal: {error}");
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    tokio::select! {
+        () = one(SignalKind::terminate()) => {}
+        () = one(SignalKind::interrupt()) => {}
+    }
+}
+
+fn accept_history(config: Config) -> ExitCode {
+    let runtime = match control_plane() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    match runtime.block_on(ask::accept_history(config.listen.admin)) {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(&error),
+    }
+}

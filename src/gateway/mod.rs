@@ -5,6 +5,7 @@
 
 pub mod activity;
 pub mod admission;
+mod allowed;
 pub mod body;
 pub mod claim;
 pub mod connection;
@@ -16,6 +17,7 @@ mod ingress;
 pub mod journey;
 pub mod outgoing;
 pub mod parking;
+mod plan;
 pub mod proofs;
 pub mod registry;
 pub mod reply;

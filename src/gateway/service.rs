@@ -44,10 +44,8 @@ pub struct Gateway {
     pub rules: Rules,
     /// What bounds requests and connections.
     pub limits: Limits,
-    /// Requests whose body is being read.
-    pub being_read: AtomicUsize,
-    /// Bytes of bodies that are kept.
-    pub buffered: Arc<AtomicU64>,
+    pub(super) being_read: AtomicUsize,
+    pub(super) buffered: Arc<AtomicU64>,
     pub(super) unknown_buffered: Arc<AtomicU64>,
     in_flight: Arc<AtomicUsize>,
     /// Open connections.
@@ -109,6 +107,18 @@ impl Gateway {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(SeqCst)
+    }
+
+    /// Requests whose body is being read.
+    #[must_use]
+    pub fn being_read(&self) -> usize {
+        self.being_read.load(SeqCst)
+    }
+
+    /// Bytes of bodies that are kept.
+    #[must_use]
+    pub fn buffered(&self) -> u64 {
+        self.buffered.load(SeqCst)
     }
 
     /// Room for one more send; `None` where a limit is reached.

@@ -1,0 +1,62 @@
+//! Commands that ask a running gateway through its admin listener.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::net::TcpStream;
+
+/// Why there is no answer, or none that helps.
+#[derive(Debug, Error)]
+pub enum AskError {
+    /// The admin listener cannot be reached.
+    #[error("no gateway answers on {0} ([listen] admin): {1}")]
+    Unreachable(SocketAddr, String),
+    /// It refuses.
+    #[error("{0}")]
+    Refused(String),
+}
+
+const LONGEST_ANSWER: usize = 1024 * 1024;
+
+async fn ask(admin: SocketAddr, method: Method, path: &str) -> Result<(http::StatusCode, Bytes), AskError> {
+    let exchange = async {
+        let stream = TcpStream::connect(admin).await.map_err(|error| error.to_string())?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, admin.to_string())
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| error.to_string())?;
+        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+        Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+    };
+    match tokio::time::timeout(Duration::from_secs(10), exchange).await {
+        Ok(answer) => answer.map_err(|why: String| AskError::Unreachable(admin, why)),
+        Err(_) => Err(AskError::Unreachable(admin, "no answer within 10 s".to_owned())),
+    }
+}
+
+/// Accepts ZooKeeper's history as it is now.
+///
+/// # Errors
+/// There is nothing to accept, or nobody answers.
+pub async fn accept_history(admin: SocketAddr) -> Result<String, AskError> {
+    let (status, body) = ask(admin, Method::POST, "/v1/history/accept").await?;
+    if status.is_success() {
+        return Ok("the new history is accepted; all accounts are read again".to_owned());
+    }
+    let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let detail = problem.get("detail").and_then(serde_json::Value::as_str);
+    Err(AskError::Refused(detail.map_or_else(|| format!("the gateway answered {status}"), str::to_owned)))
+}

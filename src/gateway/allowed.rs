@@ -1,0 +1,111 @@
+//! What is allowed to be forwarded: a permit, or a place beside the fence in shadow and pass mode.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::HeaderValue;
+
+use super::admission::{Admission, Unjudged};
+use super::entry::Send;
+use super::outgoing::Sender;
+use super::service::{Gateway, Route};
+use crate::code::Code;
+use crate::config::Mode;
+use crate::fence::token::Claim;
+use crate::forward::Authority;
+use crate::telemetry::Verdict;
+
+/// The right to forward one request.
+#[derive(Debug)]
+pub(super) enum Allowed {
+    /// By a verdict.
+    Judged(Admission),
+    /// By the route's mode: `would` is the verdict that shadow mode only tells.
+    Unjudged { place: Unjudged, account: String, would: Option<&'static str> },
+}
+
+impl Allowed {
+    /// Shadow and pass: everything is forwarded; in shadow mode the verdict is counted beside, by the view as it is.
+    pub(super) fn unjudged(
+        gateway: &Gateway,
+        route: &Route,
+        account: &str,
+        claim: Option<&Claim>,
+        send: &Arc<Send>,
+    ) -> Result<Self, Code> {
+        let entry = gateway.registry.get(account);
+        let would = (route.config.mode == Mode::Shadow).then(|| {
+            let code = match (claim, &entry) {
+                (None, _) => Some(Code::MissingToken),
+                (Some(_), None) => Some(Code::UnknownAccount),
+                (Some(claim), Some(entry)) => {
+                    entry.state().account.preview(claim, None).and_then(Result::err)
+                }
+            };
+            if let Some(code) = code {
+                gateway.registry.reject_shadow(entry.as_deref(), code);
+            }
+            code.map_or("admitted", Code::as_str)
+        });
+        let most = gateway.rules.most_in_flight_per_account;
+        let place = Unjudged::enter(entry, Arc::clone(send), most).ok_or(Code::Overloaded)?;
+        Ok(Self::Unjudged { place, account: account.to_owned(), would })
+    }
+
+    /// Whether it is a permit.
+    pub(super) fn is_judged(&self) -> bool {
+        matches!(self, Self::Judged(_))
+    }
+
+    /// What is counted.
+    pub(super) fn verdict(&self) -> Verdict {
+        match self {
+            Self::Judged(_) => Verdict::Admitted,
+            Self::Unjudged { would: Some(_), .. } => Verdict::Shadow,
+            Self::Unjudged { would: None, .. } => Verdict::Passed,
+        }
+    }
+
+    /// What the sender is told.
+    pub(super) fn sender(&self) -> Sender<'_> {
+        match self {
+            Self::Judged(admission) => Sender::Holder(&admission.identity),
+            Self::Unjudged { account, .. } => Sender::Unjudged(account),
+        }
+    }
+
+    /// What the caller is told: `X-Fencing-Verdict`.
+    pub(super) fn header(&self) -> HeaderValue {
+        match self {
+            Self::Judged(_) => HeaderValue::from_static("admitted"),
+            Self::Unjudged { would: None, .. } => HeaderValue::from_static("passed"),
+            Self::Unjudged { would: Some(code), .. } => {
+                HeaderValue::from_str(&format!("shadow; would={code}"))
+                    .unwrap_or(HeaderValue::from_static("shadow"))
+            }
+        }
+    }
+}
+
+impl Authority for Allowed {
+    fn begin(&self) -> Result<(), Code> {
+        match self {
+            Self::Judged(admission) => admission.begin(),
+            Self::Unjudged { place, .. } => place.begin(),
+        }
+    }
+
+    fn unbegin(&self) {
+        match self {
+            Self::Judged(admission) => admission.unbegin(),
+            Self::Unjudged { place, .. } => place.unbegin(),
+        }
+    }
+
+    fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code> {
+        match self {
+            Self::Judged(admission) => admission.poll_revoked(cx),
+            Self::Unjudged { place, .. } => place.poll_revoked(cx),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What is to be done with a request: what its head alone decides, then its body, then its verdict.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::task::Poll;
+
+use http::Uri;
+use http::request::Parts;
+use hyper::body::Incoming;
+
+use super::admission::{Judge, Refused};
+use super::allowed::Allowed;
+use super::body::{self, Received};
+use super::claim;
+use super::entry::Send;
+use super::head::{self, Head, Refusal};
+use super::journey::Journey;
+use super::service::{Gateway, Room, Route};
+use crate::code::Code;
+use crate::config::{Captures, Mode};
+use crate::fence::token::Claim;
+use crate::fence::view::Holder;
+
+/// A refusal, with what is told beside its code.
+#[derive(Debug)]
+pub(super) struct Rejected<'a> {
+    pub(super) code: Code,
+    pub(super) detail: Cow<'static, str>,
+    pub(super) account: Option<Cow<'a, str>>,
+    pub(super) claim: Option<Claim>,
+    pub(super) current: Option<Arc<Holder>>,
+    pub(super) allow: Option<String>,
+}
+
+impl From<Refusal> for Box<Rejected<'_>> {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { code, detail } = refusal;
+        Self::new(Rejected { code, detail, account: None, claim: None, current: None, allow: None })
+    }
+}
+
+impl From<Code> for Box<Rejected<'_>> {
+    fn from(code: Code) -> Self {
+        Refusal::new(code, "").into()
+    }
+}
+
+/// What the head alone decides.
+pub(super) struct Plan<'a> {
+    head: Head<'a>,
+    route: Arc<Route>,
+    captures: Captures<'a>,
+    account: Cow<'a, str>,
+    claim: Option<Claim>,
+}
+
+/// A request that is to be forwarded.
+pub(super) struct Go {
+    pub(super) allowed: Allowed,
+    pub(super) route: Arc<Route>,
+    pub(super) room: Room,
+    pub(super) received: Received,
+    /// What the sender is asked for.
+    pub(super) target: Uri,
+    /// What the caller asked for.
+    pub(super) host: Option<String>,
+}
+
+/// Decides what the head alone decides: form, route, method, account, token, announced length.
+pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<'a>, Box<Rejected<'a>>> {
+    let head = head::check(parts, gateway.limits.max_header_bytes)?;
+    let (route, captures) = gateway.route(head.path).ok_or(Code::NoRoute)?;
+    let config = &route.config;
+    if let Some(methods) = &config.methods
+        && !methods.iter().any(|method| method == parts.method.as_str())
+    {
+        let mut rejected: Box<Rejected<'_>> = Code::MethodNotAllowed.into();
+        rejected.allow = Some(methods.join(", "));
+        return Err(rejected);
+    }
+    if config.mode == Mode::Deny {
+        return Err(Code::Denied.into());
+    }
+    let account = claim::account(&config.account, &captures, &head, &parts.headers)?;
+    let with_account = |refusal: Refusal| {
+        let mut rejected: Box<Rejected<'_>> = refusal.into();
+        rejected.account = Some(account.clone());
+        rejected
+    };
+    let claim = match claim::token(&parts.headers) {
+        Ok(claim) => Some(claim),
+        // Parsing is strict in every mode; a token that is not there is only missed where it counts.
+        Err(refusal) if config.mode == Mode::Enforce || refusal.code == Code::MalformedToken => {
+            return Err(with_account(refusal));
+        }
+        Err(_) => None,
+    };
+    if body::announced(&parts.headers).is_some_and(|length| length > config.max_body) {
+        let most = config.max_body;
+        let refusal = Refusal::new(Code::BodyTooLarge, format!("the body may have at most {most} bytes"));
+        return Err(with_account(refusal));
+    }
+    Ok(Plan { head, route: Arc::clone(route), captures, account, claim })
+}
+
+impl<'a> Plan<'a> {
+    /// Body first, then proof, verdict and permit. Dropped before it is ready, the request is withdrawn.
+    pub(super) async fn run(
+        self,
+        gateway: &Arc<Gateway>,
+        parts: &Parts,
+        incoming: &mut Incoming,
+        journey: &mut Journey,
+        send: &Arc<Send>,
+    ) -> Result<Go, Box<Rejected<'a>>> {
+        let Self { head, route, captures, account, claim } = self;
+        let rejected = |refused: Refused| {
+            Box::new(Rejected {
+                code: refused.code,
+                detail: "".into(),
+                account: Some(account.clone()),
+                claim: claim.clone(),
+                current: refused.current,
+                allow: None,
+            })
+        };
+        let enforced = claim.as_ref().filter(|_| route.config.mode == Mode::Enforce);
+        let judge = enforced.map(|claim| Judge {
+            registry: &gateway.registry,
+            rules: &gateway.rules,
+            account: &account,
+            claim,
+            send,
+            patience: route.config.drain_timeout,
+        });
+        if let Some(judge) = judge.as_ref().filter(|_| head.expects_continue) {
+            until_shutdown(send, judge.preview()).await.map_err(rejected)?;
+        }
+        let receive = body::receive(gateway, &route, &account, incoming);
+        let received = until_shutdown(send, receive).await.map_err(rejected)?;
+        journey.body_is_in();
+        let allowed = match &judge {
+            Some(judge) => Allowed::Judged(until_shutdown(send, judge.admit()).await.map_err(rejected)?),
+            None => Allowed::unjudged(gateway, &route, &account, claim.as_ref(), send)
+                .map_err(|code| rejected(code.into()))?,
+        };
+        let room = gateway.room(&route).ok_or_else(|| rejected(Code::Overloaded.into()))?;
+        let target = target(&route, &captures, &parts.uri).ok_or(Code::MalformedPath)?;
+        journey.verdict(allowed.verdict());
+        let host = head.host.map(str::to_owned);
+        Ok(Go { allowed, route, room, received, target, host })
+    }
+}
+
+/// Waits, unless the process has to end first: then nothing was sent.
+async fn until_shutdown<T>(
+    send: &Send,
+    work: impl Future<Output = Result<T, Refused>>,
+) -> Result<T, Refused> {
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(done);
+        }
+        send.poll_revoked(cx).map(|_| Err(Code::ShuttingDown.into()))
+    })
+    .await
+}
+
+/// Path and query for the sender, in origin-form: it is no proxy.
+fn target(route: &Route, captures: &Captures<'_>, uri: &Uri) -> Option<Uri> {
+    let Some(rewrite) = &route.config.rewrite else {
+        return uri.path_and_query().cloned().map(Uri::from);
+    };
+    let mut path = rewrite.apply(captures);
+    if let Some(query) = uri.query() {
+        path.push('?');
+        path.push_str(query);
+    }
+    path.parse().ok()
+}

@@ -1,0 +1,182 @@
+//! `fencegate serve`: puts the rooms together, and takes them down in order.
+//!
+//! The control plane is the thread that calls [`run`]; the workers are threads of their own.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tracing::{error, info};
+
+use crate::admin::{self, Admin};
+use crate::clock::{Clock, wall_ms};
+use crate::config::{Barrier, Config, OnHistoryReset};
+use crate::election::Backend;
+use crate::election::zookeeper::{BarrierKind, Settings, ZooKeeper};
+use crate::gateway::follower::{Follower, Pace};
+use crate::gateway::registry::Registry;
+use crate::gateway::server::{Workers, bind_alone, bind_shared};
+use crate::gateway::service::Gateway;
+use crate::gateway::status::Status;
+use crate::telemetry::{Telemetry, name};
+
+/// Why the gateway does not serve.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// A listener cannot be bound.
+    #[error("cannot listen on {address} ([listen] {key}): {why}")]
+    Bind {
+        /// Which address.
+        address: SocketAddr,
+        /// Its key in the configuration.
+        key: &'static str,
+        /// What the system says.
+        why: std::io::Error,
+    },
+    /// A thread or a runtime cannot be made.
+    #[error("cannot start: {0}")]
+    Start(#[from] std::io::Error),
+    /// A worker ended that was not told to.
+    #[error("a worker ended unexpectedly; see the log")]
+    Worker,
+}
+
+/// Listeners that are bound and not served yet.
+#[derive(Debug)]
+pub struct Bound {
+    admin: StdListener,
+    proxies: Vec<StdListener>,
+}
+
+impl Bound {
+    /// Binds all listeners, the admin one first and alone: a second gateway by mistake fails here.
+    ///
+    /// # Errors
+    /// Which address cannot be bound.
+    pub fn new(config: &Config, workers: usize) -> Result<Self, ServeError> {
+        let (admin, proxy) = (config.listen.admin, config.listen.proxy);
+        let failed = |address, key| move |why| ServeError::Bind { address, key, why };
+        Ok(Self {
+            admin: bind_alone(admin).map_err(failed(admin, "admin"))?,
+            proxies: bind_shared(proxy, workers).map_err(failed(proxy, "proxy"))?,
+        })
+    }
+
+    /// Where bots send to.
+    #[must_use]
+    pub fn proxy_address(&self) -> Option<SocketAddr> {
+        self.proxies.first()?.local_addr().ok()
+    }
+
+    /// Where operators look.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.local_addr().ok()
+    }
+}
+
+/// The backend that a configuration asks for.
+#[must_use]
+pub fn zookeeper(config: &Config) -> ZooKeeper {
+    let session_timeout = config.zookeeper.session_timeout;
+    ZooKeeper::new(Settings {
+        connect: config.zookeeper.connect.clone(),
+        session_timeout,
+        // A silent server is noticed early enough that another one can answer before parked requests have to go.
+        connection_timeout: (session_timeout * 2 / 5).min(config.freshness.park_timeout / 2),
+        auth: config
+            .zookeeper
+            .auth
+            .iter()
+            .map(|auth| (auth.scheme.clone(), auth.credential.expose().as_bytes().to_vec()))
+            .collect(),
+        root: config.election.root.clone(),
+        require_candidate: config.election.require_candidate,
+        barrier: barrier_kind(config),
+    })
+}
+
+fn barrier_kind(config: &Config) -> BarrierKind {
+    match config.freshness.barrier {
+        Barrier::Quorum => BarrierKind::Quorum,
+        Barrier::Sync => BarrierKind::Sync,
+    }
+}
+
+/// Serves until `stop` is ready, then drains.
+///
+/// # Errors
+/// What keeps it from serving.
+pub async fn run<B: Backend>(
+    config: Config,
+    backend: B,
+    bound: Bound,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let clock = Clock::default();
+    let telemetry = Arc::new(Telemetry::new());
+    let registry = Arc::new(Registry::new(clock, Arc::clone(&telemetry)));
+    let status = Arc::new(Status::default());
+    let gateway = Arc::new(Gateway::new(&config, Arc::clone(&registry), Arc::clone(&status)));
+    let (proxy, admin_at) = (bound.proxy_address(), bound.admin_address());
+
+    let owned = Arc::clone(&gateway);
+    let admin = Arc::new(Admin {
+        registry: Arc::clone(&registry),
+        status: Arc::clone(&status),
+        backend: backend.name(),
+        barrier: barrier_kind(&config).as_str(),
+        per_account: config.metrics.per_account,
+        max_accounts: config.metrics.max_accounts,
+        started_at_ms: wall_ms(),
+        gauges: Arc::new(move || {
+            #[allow(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
+            vec![
+                (name::IN_FLIGHT, owned.in_flight() as f64),
+                (name::READING, owned.being_read() as f64),
+                (name::BUFFERED, owned.buffered() as f64),
+            ]
+        }),
+    });
+    let (close_admin, admin_closes) = tokio::sync::oneshot::channel::<()>();
+    let admin_listener = tokio::net::TcpListener::from_std(bound.admin)?;
+    let serving_admin = tokio::spawn(admin::serve(
+        admin_listener,
+        admin::router(admin),
+        Arc::clone(&telemetry),
+        async move { drop(admin_closes.await) },
+    ));
+    let upkeep = tokio::spawn(admin::upkeep(Arc::clone(&telemetry)));
+    let pace = Pace {
+        max_staleness: config.freshness.max_staleness,
+        min_barrier_interval: config.freshness.min_barrier_interval,
+        barrier_timeout: config.zookeeper.session_timeout.max(config.freshness.park_timeout),
+        accept_history: config.election.on_history_reset == OnHistoryReset::Accept,
+    };
+    let following = tokio::spawn(Follower::new(backend, registry, Arc::clone(&status), pace).run());
+    let mut workers = Workers::start(&gateway, bound.proxies, config.shutdown.drain)?;
+    if let (Some(proxy), Some(admin_at)) = (proxy, admin_at) {
+        info!("serving bots on {proxy}, operators on {admin_at}");
+    }
+
+    let ended = tokio::select! {
+        () = stop => Ok(()),
+        () = workers.failed() => Err(ServeError::Worker),
+        end = following => {
+            error!("the follower ended: {end:?}");
+            Err(ServeError::Worker)
+        }
+    };
+    status.stop();
+    info!("shutting down: not ready from now on");
+    if ended.is_ok() {
+        tokio::time::sleep(config.shutdown.delay).await;
+        workers.drain().await;
+    }
+    upkeep.abort();
+    let _ = close_admin.send(());
+    let _ = tokio::time::timeout(Duration::from_secs(2), serving_admin).await;
+    info!("ended");
+    ended
+}
