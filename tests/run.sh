@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Runs every check of this repository on a machine that has a Rust toolchain, and installs what else they need.
+#
+#   tests/run.sh
+#
+# The tests start real ZooKeeper servers: Java and ZooKeeper's jar are installed from Debian's packages where they are
+# missing (nothing is started as a service). Where the conformance suite lies beside the repository
+# (../shared/conformance), it runs against the release build, with pytest from an environment below the target folder.
+# Where nothing may be installed, it says what to install and ends. CARGO_TARGET_DIR and ZOOKEEPER_CLASSPATH are
+# respected.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target/checks"
+target=$(cd "$target" && pwd)
+logs=$target/checks
+suite=../shared/conformance
+jar=/usr/share/java/zookeeper.jar
+step="preparation"
+
+fail() {
+    printf '\nFAILED: %s\n' "$*" >&2
+    exit 1
+}
+
+trap 'status=$?; [ "$status" -eq 0 ] || printf "\nFAILED at: %s (exit status %s)\n" "$step" "$status" >&2' EXIT
+
+# run NAME COMMAND…: one step with its heading, its duration, and its output kept for the summary
+run() {
+    step=$1
+    shift
+    local log="$logs/${step//[^a-z0-9]/-}.log" begun=$SECONDS status=0
+    printf '\n=== %s\n' "$step"
+    # not as part of a condition: there, a failing line inside a function would not end it
+    set +e
+    (set -e && "$@") 2>&1 | tee "$log"
+    status=$?
+    set -e
+    [ "$status" -eq 0 ] || exit "$status"
+    printf '=== %s: passed in %s s\n' "$step" "$((SECONDS - begun))"
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+may_install() {
+    command -v apt-get >/dev/null && { [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; }
+}
+
+has_java() { command -v java >/dev/null && java -version >/dev/null 2>&1; }
+has_zookeeper() { [ -n "${ZOOKEEPER_CLASSPATH:-}" ] || [ -e "$jar" ]; }
+has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+
+install_missing() {
+    local missing=()
+    command -v cc >/dev/null || missing+=(gcc libc6-dev)
+    has_java || missing+=(default-jre-headless)
+    has_zookeeper || missing+=(zookeeper)
+    if [ -d "$suite" ]; then
+        command -v python3 >/dev/null || missing+=(python3)
+        has_venv || ! may_install || missing+=(python3-venv) # without it plain pip will do
+    fi
+    if [ "${#missing[@]}" -eq 0 ]; then
+        echo "Everything is there."
+        return
+    fi
+    may_install || fail "these are missing and cannot be installed from here: ${missing[*]}
+Install them (Debian: apt-get install ${missing[*]}) and run this again."
+    echo "Installing: ${missing[*]}"
+    local options=(-qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+    as_root apt-get "${options[@]}" update
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y --no-install-recommends "${missing[@]}"
+    has_java || fail "java does not run after its installation: install a Java runtime"
+    has_zookeeper || fail "$jar is still missing: install ZooKeeper, or set ZOOKEEPER_CLASSPATH"
+}
+
+# Prints the python that has what the conformance suite asks for. A fresh environment where Python can make one; else
+# plain pip, which some systems refuse.
+suite_python() {
+    local python=$target/venv/bin/python
+    if has_venv; then
+        "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$target/venv" >&2
+    else
+        python=$(command -v python3)
+    fi
+    "$python" -m pip install -q --disable-pip-version-check -r "$suite/requirements.txt" >&2 ||
+        fail "pip cannot install what $suite/requirements.txt lists: install it and run this again"
+    echo "$python"
+}
+
+conformance() {
+    local python
+    python=$(suite_python)
+    (
+        cd "$suite"
+        FENCEGATE=$target/release/fencegate PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest -q -p no:cacheprovider
+    )
+}
+
+documentation() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+}
+
+command -v cargo >/dev/null || fail "there is no cargo: install a Rust toolchain (https://rustup.rs)"
+
+run "what is needed" install_missing
+run "format" cargo fmt --check
+run "lints" cargo clippy --all-targets --locked -- -D warnings
+run "documentation" documentation
+run "tests" cargo test --locked
+run "release build" cargo build --release --locked
+if [ -d "$suite" ]; then
+    run "conformance" conformance
+else
+    printf '\n=== conformance: not run, there is no %s\n' "$suite"
+fi
+
+step="summary"
+printf '\n=== all passed in %s s\n' "$SECONDS"
+grep -E '^ +(Running|Doc-tests) |^test result:' "$logs/tests.log"
+if [ -d "$suite" ]; then
+    tail -n 1 "$logs/conformance.log"
+fi
