@@ -108,6 +108,7 @@ fn barrier_kind(config: &Config) -> BarrierKind {
 ///
 /// # Errors
 /// What keeps it from serving.
+#[allow(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
 pub async fn run<B: Backend>(
     config: Config,
     backend: B,
@@ -131,7 +132,6 @@ pub async fn run<B: Backend>(
         max_accounts: config.metrics.max_accounts,
         started_at_ms: wall_ms(),
         gauges: Arc::new(move || {
-            #[allow(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
             vec![
                 (name::IN_FLIGHT, owned.in_flight() as f64),
                 (name::READING, owned.being_read() as f64),

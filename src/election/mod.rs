@@ -65,7 +65,7 @@ pub enum Change {
 }
 
 /// Makes links.
-pub trait Backend: Send + 'static {
+pub trait Backend: Send + Sync + 'static {
     /// What it makes.
     type Link: Link;
 
