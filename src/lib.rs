@@ -1,8 +1,9 @@
 //! fencegate: an HTTP gateway that lets through only the sends of an account's current holder.
 //!
 //! Reading order: [`fence`] (the pure core: what is admitted), [`election`] (where holders come from), [`gateway`]
-//! (the proxy), [`forward`] (one request to one upstream, at most once), `admin` (what operators see), `config`.
+//! (the proxy), [`forward`] (one request to one upstream, at most once), [`admin`] (what operators see), `config`.
 
+pub mod admin;
 pub mod clock;
 pub mod code;
 pub mod election;
