@@ -1,8 +1,10 @@
 //! fencegate: an HTTP gateway that lets through only the sends of an account's current holder.
 //!
 //! Reading order: [`fence`] (the pure core: what is admitted), [`election`] (where holders come from), [`gateway`]
-//! (the proxy), [`forward`] (one request to one upstream, at most once), [`config`].
+//! (the proxy), [`forward`] (one request to one upstream, at most once), [`admin`] (what operators see),
+//! [`config`].
 
+pub mod admin;
 pub mod ask;
 pub mod clock;
 pub mod code;
@@ -12,4 +14,5 @@ pub mod fence;
 pub mod forward;
 pub mod gateway;
 pub mod logging;
+pub mod serve;
 pub mod telemetry;

@@ -3,10 +3,13 @@
 //! Handles are made once, so that counting on a request's way is one atomic addition. Series with an account's name are
 //! not here: they are rendered from the registry, so that they end when they should.
 
-use metrics::{Counter, Gauge, Histogram, Key, Label, Metadata, Recorder, Unit};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use self::help::Kind;
 use crate::code::Code;
+
+pub mod help;
 
 /// Names of metrics.
 pub mod name {
@@ -187,20 +190,13 @@ impl Telemetry {
         let seconds = |name: &'static str| recorder.register_histogram(&Key::from_name(name), &METADATA);
         let refusal =
             |name| Code::ALL.iter().map(|code| counter(name, code_label(name), code.as_str())).collect();
-        let describe = |name: &'static str, text: &'static str| {
-            recorder.describe_counter(name.into(), Some(Unit::Count), text.into());
-        };
-        describe(name::REQUESTS, "Parsed requests by verdict; each once.");
-        describe(name::SENDS, "Permits by how their send ended; each once.");
-        describe(name::RECEIVED, "Requests whose head was parsed.");
-        describe(name::VIEW_RELOADS, "How often the whole view was read, and why.");
-        describe(name::PROOFS, "Proofs by result.");
-        describe(name::HANDOVER_CUTS, "Sends cut because their holder's successor waited long enough.");
-        describe(
-            name::SEQ_REGRESSIONS,
-            "New holders with a lower seq than their predecessor: a tree was recreated.",
-        );
-        describe(name::CONNECTION_ERRORS, "Connections that ended early or never began.");
+        for (name, kind, text) in help::ALL {
+            match kind {
+                Kind::Counter => recorder.describe_counter((*name).into(), None, (*text).into()),
+                Kind::Gauge => recorder.describe_gauge((*name).into(), None, (*text).into()),
+                Kind::Histogram => recorder.describe_histogram((*name).into(), None, (*text).into()),
+            }
+        }
         let listener = |value| {
             recorder.register_gauge(
                 &Key::from_parts(name::CONNECTIONS, vec![Label::new("listener", value)]),
@@ -325,6 +321,22 @@ mod tests {
         }
         telemetry.verdict(Verdict::Refused(Code::StaleToken));
         assert!(telemetry.render().contains("fencegate_requests_total{verdict=\"stale_token\"} 1"));
+    }
+
+    #[test]
+    fn histograms_stand_at_zero_before_any_sample() {
+        let text = Telemetry::new().render();
+        for name in [name::VACANCY, name::DRAIN, name::PROOF, name::UPSTREAM, name::OVERHEAD] {
+            for line in [
+                format!("# TYPE {name} histogram"),
+                format!("{name}_bucket{{le=\"0.0001\"}} 0"),
+                format!("{name}_bucket{{le=\"+Inf\"}} 0"),
+                format!("{name}_sum 0"),
+                format!("{name}_count 0"),
+            ] {
+                assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            }
+        }
     }
 
     #[test]

@@ -209,7 +209,13 @@ impl Entry {
         self.places.taken()
     }
 
-    /// Sends under way, judged or not.
+    /// Sends under way without a permit. For whoever has locked the state already.
+    #[must_use]
+    pub fn unjudged(&self) -> usize {
+        self.unjudged.load(SeqCst)
+    }
+
+    /// Sends under way, judged or not. Locks the state.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.unjudged.load(SeqCst) + self.state().account.gate().in_flight()

@@ -104,6 +104,12 @@ impl Registry {
         self.accounts.len()
     }
 
+    /// How many accounts there are: those known to have no znode are left out.
+    #[must_use]
+    pub fn present(&self) -> usize {
+        self.accounts.len().saturating_sub(self.absent.load(SeqCst))
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -313,7 +319,7 @@ impl Registry {
                         oldInstance = %Escaped(&from.instance),
                         newSeq = %to.seq,
                         newInstance = %Escaped(&to.instance),
-                        reason = reason.as_str(),
+                        reason = %reason.as_str(),
                         "leader changed"
                     );
                 }
@@ -365,7 +371,7 @@ impl Registry {
     }
 
     /// ZooKeeper's history went back: everything is refused until the new one is accepted.
-    pub(super) fn refuse_history(&self) {
+    pub(crate) fn refuse_history(&self) {
         if !self.history_reset.swap(true, SeqCst) {
             error!(
                 "history reset: ZooKeeper shows transactions older than ones seen before, so it was wiped or restored; \
@@ -390,6 +396,10 @@ impl Registry {
         let now = self.clock.now();
         for entry in &self.accounts {
             let mut state = entry.state();
+            if state.account.is_known() && *state.account.gate().view() == View::Absent {
+                // Not known to be absent any more; counted again when it is read.
+                self.absent.fetch_sub(1, SeqCst);
+            }
             let effects = state.account.forget(now);
             state.identity = None;
             self.carry_out(&entry.name, &mut state, effects);

@@ -1,0 +1,150 @@
+//! The listener: accepts, bounds, and ends in time.
+//!
+//! It knows nothing of what is asked.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use metrics::Gauge;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use super::stream::Closing;
+use crate::telemetry::{ConnectionError, Listener, Telemetry};
+
+/// How many connections may be open; further ones wait to be accepted.
+const MOST_CONNECTIONS: usize = 256;
+
+/// How long a request's head may take; an idle connection is closed after it as well.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a peer may leave what was written to it unread.
+#[cfg(target_os = "linux")]
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long open requests may go on once the listener closes.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The pauses after accept(2) failed: out of file descriptors, trying again at once only heats the room.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves until `shutdown` is ready. Then nothing more is accepted, event streams end, and open requests may go on
+/// for a second.
+///
+/// Cancellation: dropped, it closes the listener and all connections at once.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    telemetry: Arc<Telemetry>,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    serve_at_most(MOST_CONNECTIONS, listener, router, telemetry, shutdown).await;
+}
+
+pub(super) async fn serve_at_most(
+    most: usize,
+    listener: TcpListener,
+    router: Router,
+    telemetry: Arc<Telemetry>,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let (close, closing) = watch::channel(false);
+    let closing = Closing(closing);
+    let router = router.layer(Extension(closing.clone()));
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let full = connections.len() >= most;
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept(), if !full => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                pause = FIRST_PAUSE;
+                let open = Open::new(telemetry.connections(Listener::Admin));
+                connections.spawn(converse(stream, router.clone(), closing.clone(), open));
+            }
+            Err(why) if is_peers(&why) => {}
+            Err(why) => {
+                telemetry.connection_error(ConnectionError::Accept);
+                warn!("the admin listener cannot accept: {why}; trying again in {} ms", pause.as_millis());
+                tokio::select! {
+                    () = &mut shutdown => break,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+    drop(listener);
+    close.send_replace(true);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_WORDS, ended).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+/// Whether accept(2) failed because of the one connection, so that the next may succeed.
+fn is_peers(why: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// One connection, to its end.
+async fn converse(stream: TcpStream, router: Router, mut closing: Closing, open: Open) {
+    if let Err(why) = prepare(&stream) {
+        debug!("a connection to the admin listener keeps its defaults: {why}");
+    }
+    let service = TowerToHyperService::new(router);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_READ_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = closing.wait() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(why) = ended {
+        debug!("a connection to the admin listener ended early: {why}");
+    }
+    drop(open);
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT))?;
+    Ok(())
+}
+
+/// Counts a connection while it is open, however it ends.
+struct Open(Gauge);
+
+impl Open {
+    fn new(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
