@@ -9,3 +9,12 @@ pub mod handover;
 pub mod token;
 pub mod verdict;
 pub mod view;
+
+#[cfg(test)]
+mod account_tests;
+#[cfg(test)]
+mod gate_tests;
+#[cfg(test)]
+mod handover_tests;
+#[cfg(test)]
+mod verdict_tests;
