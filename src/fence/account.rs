@@ -190,7 +190,8 @@ impl<T: Clone> Account<T> {
         if let (Some(marks), Some(newest)) = (reading.marks, self.newest)
             && marks.newest < newest
         {
-            return nothing(true);
+            // Without a barrier between them, two reads were applied in another order than they were executed.
+            return nothing(order > self.freshness.read());
         }
         if let Some(marks) = reading.marks {
             self.newest = Some(marks.newest);

@@ -160,6 +160,14 @@ fn a_read_overtaken_by_a_later_one_is_dropped_and_is_no_other_history() {
     let overtaken = account.apply(reading(held(1, 7, "a", 10), 10), early, Order(1), LINK, at(3));
     assert!(!overtaken.history_went_back && !overtaken.changed);
     assert_eq!(*account.gate().view(), held(2, 8, "b", 20));
+    // Two reads sent without an event or a barrier between them: only their marks tell which is older.
+    let overtaken = account.apply(reading(held(1, 7, "a", 10), 19), late, Order(1), LINK, at(3));
+    assert!(!overtaken.history_went_back && !overtaken.changed);
+    // Data changes without a mark, and an account that is gone has none.
+    for old in [reading(held(1, 7, "a", 10), 20), Reading::default()] {
+        let overtaken = account.apply(old, early, Order(1), LINK, at(3));
+        assert!(!overtaken.history_went_back && !overtaken.changed);
+    }
     // By the order of barriers, where no event was announced between the two.
     let mark = account.freshness().mark();
     let _ = account.apply(reading(View::Vacant, 30), mark, Order(4), Order(4), at(4));
