@@ -68,7 +68,7 @@ impl Authority for Admission {
     fn unbegin(&self) {
         let Some(permit) = &self.permit else { return };
         let mut state = self.entry.state();
-        let (_, effects) = state.account.unbegin(permit);
+        let (_, effects) = state.account.unbegin(permit, self.registry.proofs.begun());
         let drained = effects.drained.is_some();
         self.registry.carry_out(&self.entry.name, &mut state, effects);
         drop(state);
