@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, header};
+use http::{HeaderMap, Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
@@ -210,7 +210,8 @@ impl<A: Authority> Exchange<A> {
 
     /// Gives the connection back if both messages are through; else closes it.
     async fn finish(&mut self, mut connection: Connection, reusable: bool) {
-        if reusable && self.progress.as_ref().is_none_or(Progress::is_sent) {
+        // An answer may come before all of its request is written; what is left must not hold up the next one.
+        if reusable && self.progress.as_ref().is_none_or(Progress::is_sent) && connection.is_through().await {
             connection.used = true;
             self.pool.put(&self.target, connection, self.bounds.idle);
         } else {
@@ -287,7 +288,7 @@ pub async fn send<A: Authority>(
     let mut exchange = Exchange { pool: Arc::clone(pool), target, bounds, authority, deadline, progress };
     match run(&mut exchange, request).await {
         Ok((head, connection, body, frames, whole)) => {
-            let reusable = !announces_close(&head);
+            let reusable = !announces_close(&head) && !is_framed_twice(&head.headers);
             if whole {
                 exchange.finish(connection, reusable).await;
                 drop(exchange);
@@ -336,6 +337,11 @@ fn announces_close(head: &http::response::Parts) -> bool {
                 .to_str()
                 .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
         })
+}
+
+/// With both, the sender may mean another end than the one that was read.
+fn is_framed_twice(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING) && headers.contains_key(header::CONTENT_LENGTH)
 }
 
 /// Events are passed on as they come: whoever asked for them waits for each.

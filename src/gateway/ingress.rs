@@ -19,6 +19,7 @@ use super::reply::{self, Known, REQUEST_ID, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Worker};
 use crate::code::Code;
 use crate::fence::name::AccountName;
+use crate::fence::token::Claim;
 use crate::forward::body::discard;
 use crate::forward::exchange::{self, AnswerBody, Bounds, Failure, Outgoing};
 use crate::forward::pool::Pool;
@@ -98,7 +99,7 @@ fn take_off(
     journey: &Journey,
     enlisted: Enlisted,
 ) -> impl Future<Output = Response<ReplyBody>> + Send + 'static + use<> {
-    let Go { allowed, route, room, mut received, target, host } = go;
+    let Go { allowed, claim, route, room, mut received, target, host } = go;
     let Parts { method, mut headers, version, .. } = parts;
     let config = &route.config;
     let flight = journey.take_off(room, allowed.is_judged(), std::mem::take(&mut received.budget));
@@ -118,7 +119,7 @@ fn take_off(
         answer_buffer: config.answer_buffer,
     };
     let outgoing = Outgoing { request, progress, target: Arc::clone(&route.target), bounds };
-    fly(Arc::clone(&worker.pool), outgoing, allowed, flight, enlisted)
+    fly(Arc::clone(&worker.pool), outgoing, allowed, claim, flight, enlisted)
 }
 
 /// Sends, and makes the reply of the answer.
@@ -126,12 +127,13 @@ async fn fly(
     pool: Arc<Pool>,
     outgoing: Outgoing,
     allowed: Allowed,
+    claim: Option<Claim>,
     flight: Flight,
     enlisted: Enlisted,
 ) -> Response<ReplyBody> {
     let gateway = flight.gateway();
     let request_id = enlisted.send.request_id.clone();
-    let verdict = allowed.header();
+    let (verdict, account) = (allowed.header(), allowed.account());
     let bodiless = outgoing.request.method() == Method::HEAD;
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
@@ -141,12 +143,15 @@ async fn fly(
         Ok(answer) => answer,
         Err(Failure { code, detail }) => {
             gateway.registry.tell(|| refusal(None, code, &request_id));
-            return reply::problem(code, &detail, &request_id, &Known::default());
+            let known = Known { account: account.to_str().ok(), claim: claim.as_ref(), ..Known::default() };
+            return reply::problem(code, &detail, &request_id, &known);
         }
     };
     let mut reply = Response::new(match answer.body {
         AnswerBody::Whole(frames) => ReplyBody::frames(frames),
-        AnswerBody::Partial(frames, rest) => ReplyBody::partial(frames, rest),
+        AnswerBody::Partial(frames, rest) => {
+            ReplyBody::partial(frames, rest, outgoing::length(&answer.head.headers))
+        }
     });
     *reply.status_mut() = answer.head.status;
     *reply.headers_mut() = answer.head.headers;

@@ -57,6 +57,7 @@ pub(super) struct Plan<'a> {
 /// A request that is to be forwarded.
 pub(super) struct Go {
     pub(super) allowed: Allowed,
+    pub(super) claim: Option<Claim>,
     pub(super) route: Arc<Route>,
     pub(super) room: Room,
     pub(super) received: Received,
@@ -148,7 +149,7 @@ impl<'a> Plan<'a> {
         let target = target(&route, &captures, &parts.uri).ok_or(Code::MalformedPath)?;
         journey.verdict(allowed.verdict());
         let host = head.host.map(str::to_owned);
-        Ok(Go { allowed, route, room, received, target, host })
+        Ok(Go { allowed, claim, route, room, received, target, host })
     }
 }
 
