@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, header};
+use http::{HeaderMap, Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
@@ -232,7 +232,8 @@ impl<A: Authority> Exchange<A> {
     /// Gives the connection back if both messages are through; else closes it, and waits until it is closed.
     async fn finish(&mut self, reusable: bool) {
         let Some(mut connection) = self.connection.take() else { return };
-        if reusable && self.progress.as_ref().is_none_or(Progress::is_sent) {
+        // An answer may come before all of its request is written; what is left must not hold up the next one.
+        if reusable && self.progress.as_ref().is_none_or(Progress::is_sent) && connection.is_through().await {
             connection.used = true;
             self.pool.put(&self.target, connection, self.bounds.idle);
         } else {
@@ -305,7 +306,7 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
     async move {
         match exchange.run().await {
             Ok((answer, None)) => {
-                exchange.finish(!announces_close(&answer.head)).await;
+                exchange.finish(is_reusable(&answer.head)).await;
                 drop(exchange);
                 ended(None);
                 Ok(answer)
@@ -338,9 +339,13 @@ fn pass_on<A: Authority>(
     let Answer { head, body } = answer;
     let (AnswerBody::Whole(frames) | AnswerBody::Partial(frames, _)) = body;
     let (caller, passed_on) = mpsc::channel(8);
-    let reusable = !announces_close(&head);
+    let reusable = is_reusable(&head);
     tokio::spawn(exchange.pump(rest, reusable, caller, ended));
     Answer { head, body: AnswerBody::Partial(frames, passed_on) }
+}
+
+fn is_reusable(head: &http::response::Parts) -> bool {
+    !announces_close(head) && !is_framed_twice(&head.headers)
 }
 
 fn announces_close(head: &http::response::Parts) -> bool {
@@ -350,6 +355,11 @@ fn announces_close(head: &http::response::Parts) -> bool {
                 .to_str()
                 .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
         })
+}
+
+/// With both, the sender may mean another end than the one that was read.
+fn is_framed_twice(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING) && headers.contains_key(header::CONTENT_LENGTH)
 }
 
 /// Events are passed on as they come: whoever asked for them waits for each.

@@ -74,6 +74,17 @@ impl Allowed {
         }
     }
 
+    /// Whose it is.
+    pub(super) fn account(&self) -> HeaderValue {
+        match self {
+            Self::Judged(admission) => admission.identity.account.clone(),
+            // A name is visible ASCII.
+            Self::Unjudged { account, .. } => {
+                HeaderValue::from_str(account).unwrap_or(HeaderValue::from_static("-"))
+            }
+        }
+    }
+
     /// What the caller is told: `X-Fencing-Verdict`.
     pub(super) fn header(&self) -> HeaderValue {
         match self {

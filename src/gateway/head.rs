@@ -98,17 +98,18 @@ fn check_target<'a>(parts: &'a Parts, fields: &Fields<'a>) -> Result<Option<&'a 
         (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
             Err(malformed("the target's authority and the Host must be equal"))
         }
-        // HTTP/2 needs no Host beside its authority; HTTP/1.1 always does.
+        // HTTP/2 needs no Host beside its authority; HTTP/1.1 always does, HTTP/1.0 beside a whole URL.
         (Some(authority), None) if parts.version == Version::HTTP_2 => Ok(Some(authority)),
-        (_, None) if parts.version == Version::HTTP_2 || parts.version == Version::HTTP_11 => {
-            Err(malformed("there must be exactly one Host"))
-        }
+        (None, None) if parts.version == Version::HTTP_10 => Ok(None),
+        (_, None) => Err(malformed("there must be exactly one Host")),
         (_, host) => Ok(host),
     }
 }
 
+/// A name or an address, with or without a port: no user, and no list that some would read as two.
 fn is_authority(text: &str) -> bool {
-    !text.contains('@') && text.parse::<http::uri::Authority>().is_ok()
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~:[]".contains(&b);
+    text.bytes().all(plain) && text.parse::<http::uri::Authority>().is_ok()
 }
 
 fn check_framing(parts: &Parts, fields: &Fields<'_>) -> Result<(), Refusal> {
@@ -279,6 +280,16 @@ mod tests {
         assert_eq!(code(get("h:80").body(()).unwrap()), Some(Code::MalformedRequest));
         let old = http::Request::builder().uri("/a").version(Version::HTTP_10).body(()).unwrap();
         assert_eq!(code(old), None);
+        let old = http::Request::builder().uri("http://h/a").version(Version::HTTP_10).body(()).unwrap();
+        assert_eq!(code(old), Some(Code::MalformedRequest));
+        for odd in ["", "a,b", "a, b", "u@h", "h/p", "h\u{e4}"] {
+            let request = http::Request::builder().uri("/a").header("host", odd).body(()).unwrap();
+            assert_eq!(code(request), Some(Code::MalformedRequest), "{odd}");
+        }
+        for good in ["h", "h:80", "[::1]:80", "a_b.c-d~e"] {
+            let request = http::Request::builder().uri("/a").header("host", good).body(()).unwrap();
+            assert_eq!(code(request), None, "{good}");
+        }
         let second = http::Request::builder().uri("http://h/a").version(Version::HTTP_2);
         assert_eq!(code(second.body(()).unwrap()), None);
     }

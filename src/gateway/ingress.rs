@@ -19,6 +19,7 @@ use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Worker};
 use crate::code::Code;
 use crate::fence::name::AccountName;
+use crate::fence::token::Claim;
 use crate::forward::body::discard;
 use crate::forward::exchange::{self, Answer, AnswerBody, Bounds, Failure, Outgoing};
 use crate::telemetry::Verdict;
@@ -90,7 +91,7 @@ fn take_off(
     journey: &Journey,
     enlisted: Enlisted,
 ) -> (Landing, RunToEnd<impl Future<Output = Result<Answer, Failure>> + Send + 'static + use<>>) {
-    let Go { allowed, route, room, mut received, target, host } = go;
+    let Go { allowed, claim, route, room, mut received, target, host } = go;
     let Parts { method, mut headers, version, .. } = parts;
     let config = &route.config;
     let flight = journey.take_off(room, allowed.is_judged(), std::mem::take(&mut received.budget));
@@ -110,7 +111,12 @@ fn take_off(
         answer_buffer: config.answer_buffer,
     };
     let outgoing = Outgoing { request, progress, target: Arc::clone(&route.target), bounds };
-    let landing = Landing { verdict: allowed.header(), bodiless: outgoing.request.method() == Method::HEAD };
+    let landing = Landing {
+        verdict: allowed.header(),
+        bodiless: outgoing.request.method() == Method::HEAD,
+        account: allowed.account(),
+        claim,
+    };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
         drop(enlisted);
@@ -122,6 +128,8 @@ fn take_off(
 struct Landing {
     verdict: HeaderValue,
     bodiless: bool,
+    account: HeaderValue,
+    claim: Option<Claim>,
 }
 
 impl Landing {
@@ -134,13 +142,17 @@ impl Landing {
         let answer = match answer {
             Ok(answer) => answer,
             Err(Failure { code, detail }) => {
-                gateway.registry.tell(|| refusal(None, code, request_id));
-                return reply::problem(code, &detail, request_id, &Known::default());
+                let account = self.account.to_str().ok();
+                gateway.registry.tell(|| refusal(account, code, request_id));
+                let known = Known { account, claim: self.claim.as_ref(), ..Known::default() };
+                return reply::problem(code, &detail, request_id, &known);
             }
         };
         let mut reply = Response::new(match answer.body {
             AnswerBody::Whole(frames) => ReplyBody::frames(frames),
-            AnswerBody::Partial(frames, rest) => ReplyBody::partial(frames, rest),
+            AnswerBody::Partial(frames, rest) => {
+                ReplyBody::partial(frames, rest, outgoing::length(&answer.head.headers))
+            }
         });
         *reply.status_mut() = answer.head.status;
         *reply.headers_mut() = answer.head.headers;

@@ -110,6 +110,15 @@ fn via(version: Version) -> HeaderValue {
     })
 }
 
+/// The length that an answer announces. Beside a transfer coding it means nothing.
+#[must_use]
+pub fn length(headers: &HeaderMap) -> Option<u64> {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        return None;
+    }
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 /// Makes an answer's headers what the caller gets. `bodiless`: its length describes a body that is not sent.
 pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue, bodiless: bool) {
     let length = if bodiless { headers.get(header::CONTENT_LENGTH).cloned() } else { None };

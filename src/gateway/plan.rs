@@ -69,6 +69,7 @@ pub(super) struct Plan<'a> {
 /// A request that is to be forwarded.
 pub(super) struct Go {
     pub(super) allowed: Allowed,
+    pub(super) claim: Option<Claim>,
     pub(super) route: Arc<Route>,
     pub(super) room: Room,
     pub(super) received: Received,
@@ -168,7 +169,7 @@ impl<'a> Plan<'a> {
         let target = target(route, captures, &parts.uri).ok_or(Code::MalformedPath)?;
         journey.verdict(allowed.verdict());
         let host = head.host.map(str::to_owned);
-        Ok(Go { allowed, route: Arc::clone(route), room, received, target, host })
+        Ok(Go { allowed, claim: claim.clone(), route: Arc::clone(route), room, received, target, host })
     }
 }
 
