@@ -200,10 +200,7 @@ impl<T: Clone> Account<T> {
         if self.tainted == Some(holder.epoch) {
             return View::Invalid(Invalid::Rewritten);
         }
-        if let Some(last) = self.chronicle.last()
-            && last.epoch == holder.epoch
-            && (last.seq, last.session, &last.instance) != (holder.seq, holder.session, &holder.instance)
-        {
+        if self.chronicle.contradicts(holder) {
             self.tainted = Some(holder.epoch);
             return View::Invalid(Invalid::Rewritten);
         }
@@ -260,6 +257,7 @@ impl<T: Clone> Account<T> {
     /// A new history is accepted: what was remembered of the old one no longer counts, and a read is due.
     pub fn forget(&mut self, now: Moment) -> Effects<T> {
         (self.newest, self.highest, self.tainted) = (None, None, None);
+        self.chronicle.begin_anew();
         self.freshness = Freshness { changes: self.freshness.changes + 1, ..Freshness::default() };
         self.gate.forget(now)
     }

@@ -90,6 +90,8 @@ pub struct Chronicle {
     candidate_gone: Option<Seen>,
     candidate_came: Option<u64>,
     ended: Option<(Reason, Moment)>,
+    /// The last holder is of another history: its epoch says nothing about later ones.
+    anew: bool,
 }
 
 impl Chronicle {
@@ -97,6 +99,21 @@ impl Chronicle {
     #[must_use]
     pub fn last(&self) -> Option<&Arc<Holder>> {
         self.last.as_ref()
+    }
+
+    /// Another history begins: the numbers of epochs may come again.
+    pub fn begin_anew(&mut self) {
+        self.anew = true;
+    }
+
+    /// Whether `holder` has the last one's epoch and is another one: one term does not change.
+    #[must_use]
+    pub fn contradicts(&self, holder: &Holder) -> bool {
+        self.last.as_ref().is_some_and(|last| {
+            !self.anew
+                && last.epoch == holder.epoch
+                && (last.seq, last.session, &last.instance) != (holder.seq, holder.session, &holder.instance)
+        })
     }
 
     /// Takes an event, in the order in which events arrive.
@@ -132,7 +149,8 @@ impl Chronicle {
                     self.forget_evidence();
                     return Some(Turn::Observed(Arc::clone(holder)));
                 };
-                if last.epoch == holder.epoch {
+                let anew = std::mem::take(&mut self.anew);
+                if last.epoch == holder.epoch && !(anew && last != *holder) {
                     return None;
                 }
                 let (reason, since) = self.ended.take().unwrap_or_else(|| {
