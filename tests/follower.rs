@@ -70,8 +70,12 @@ impl Scripted {
 
     /// What the account is from now on; announced.
     fn set(&self, account: &str, seq: u64, epoch: i64) {
+        self.show(account, held_by(seq, epoch));
+    }
+
+    fn show(&self, account: &str, reading: Reading) {
         let mut world = self.world();
-        world.accounts.insert(account.to_owned(), held_by(seq, epoch));
+        world.accounts.insert(account.to_owned(), reading);
         world.announce(change(account));
     }
 }
@@ -335,10 +339,7 @@ async fn an_epoch_that_comes_again_in_another_history_is_another_term() {
     // The one that is restored has a term of the same number.
     let mut older = held_by(3, 60);
     older.marks = older.marks.map(|marks| Marks { newest: 45, ..marks });
-    let mut world = bench.service.world();
-    world.accounts.insert("x".to_owned(), older);
-    world.announce(change("x"));
-    drop(world);
+    bench.service.show("x", older);
     eventually("the restored holder holds", || {
         bench.registry.get("x").is_some_and(|entry| {
             entry.state().account.gate().view().holder().is_some_and(|holder| holder.seq == Seq(3))
