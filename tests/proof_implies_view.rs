@@ -3,7 +3,13 @@
 //! The gateway's view follows one server; the changes are made through the two others, by sessions of their own. The
 //! same trials judged without a proof must go wrong, or they would show nothing.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may panic"
+)]
 
 mod support;
 
