@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::admission::Refused;
+use super::entry::Entry;
 use super::service::{Gateway, Route};
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest};
@@ -93,15 +94,14 @@ pub fn announced(headers: &HeaderMap) -> Option<u64> {
 pub async fn receive(
     gateway: &Gateway,
     route: &Route,
-    account: &str,
+    entry: Option<&Arc<Entry>>,
     incoming: &mut Incoming,
 ) -> Result<Received, Refused> {
     if incoming.is_end_stream() {
         return Ok(Received { complete: true, ..Received::default() });
     }
     let bounds = &route.body_bounds;
-    let entry = gateway.registry.get(account);
-    let own = entry.as_ref().map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
+    let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
     let reading = async {
         loop {

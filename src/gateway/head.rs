@@ -162,12 +162,9 @@ pub fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = Result<&st
 /// Whether a header belongs to the fence, in the right spelling or one that some servers take for it.
 #[must_use]
 pub fn is_fencing(name: &str) -> bool {
-    name.get(..10).is_some_and(|start| {
-        start
-            .bytes()
-            .zip(b"x-fencing-")
-            .all(|(have, want)| have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_'))
-    })
+    let alike =
+        |(have, want): (u8, &u8)| have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_');
+    name.len() >= 10 && name.bytes().zip(b"x-fencing-").all(alike)
 }
 
 /// Whether two header names are one to a server that does not tell `-` from `_`.

@@ -12,7 +12,7 @@ use super::admission::{Judge, Refused};
 use super::allowed::Allowed;
 use super::body::{self, Received};
 use super::claim;
-use super::entry::Send;
+use super::entry::{Entry, Send};
 use super::head::{self, Head, Refusal};
 use super::journey::Journey;
 use super::service::{Gateway, Room, Route};
@@ -27,6 +27,8 @@ pub(super) struct Rejected<'a> {
     pub(super) code: Code,
     pub(super) detail: Cow<'static, str>,
     pub(super) account: Option<Cow<'a, str>>,
+    /// The account's entry, where it has one.
+    pub(super) entry: Option<Arc<Entry>>,
     pub(super) claim: Option<Claim>,
     pub(super) current: Option<Arc<Holder>>,
     pub(super) allow: Option<String>,
@@ -35,7 +37,15 @@ pub(super) struct Rejected<'a> {
 impl From<Refusal> for Box<Rejected<'_>> {
     fn from(refusal: Refusal) -> Self {
         let Refusal { code, detail } = refusal;
-        Self::new(Rejected { code, detail, account: None, claim: None, current: None, allow: None })
+        Self::new(Rejected {
+            code,
+            detail,
+            account: None,
+            entry: None,
+            claim: None,
+            current: None,
+            allow: None,
+        })
     }
 }
 
@@ -51,6 +61,7 @@ pub(super) struct Plan<'a> {
     route: Arc<Route>,
     captures: Captures<'a>,
     account: Cow<'a, str>,
+    entry: Option<Arc<Entry>>,
     claim: Option<Claim>,
 }
 
@@ -83,9 +94,10 @@ pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<
         return Err(Code::Denied.into());
     }
     let account = claim::account(&config.account, &captures, &head, &parts.headers)?;
+    let entry = gateway.registry.get(&account);
     let with_account = |refusal: Refusal| {
         let mut rejected: Box<Rejected<'_>> = refusal.into();
-        rejected.account = Some(account.clone());
+        (rejected.account, rejected.entry) = (Some(account.clone()), entry.clone());
         rejected
     };
     let claim = match claim::token(&parts.headers) {
@@ -101,25 +113,27 @@ pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<
         let refusal = Refusal::new(Code::BodyTooLarge, format!("the body may have at most {most} bytes"));
         return Err(with_account(refusal));
     }
-    Ok(Plan { head, route: Arc::clone(route), captures, account, claim })
+    Ok(Plan { head, route: Arc::clone(route), captures, account, entry, claim })
 }
 
 impl<'a> Plan<'a> {
     /// Body first, then proof, verdict and permit. Dropped before it is ready, the request is withdrawn.
     pub(super) async fn run(
-        self,
+        &self,
         gateway: &Arc<Gateway>,
         parts: &Parts,
         incoming: &mut Incoming,
         journey: &mut Journey,
         send: &Arc<Send>,
     ) -> Result<Go, Box<Rejected<'a>>> {
-        let Self { head, route, captures, account, claim } = self;
+        let Self { head, route, captures, account, entry, claim } = self;
+        let entry = entry.as_ref();
         let rejected = |refused: Refused| {
             Box::new(Rejected {
                 code: refused.code,
                 detail: "".into(),
                 account: Some(account.clone()),
+                entry: entry.cloned(),
                 claim: claim.clone(),
                 current: refused.current,
                 allow: None,
@@ -129,7 +143,8 @@ impl<'a> Plan<'a> {
         let judge = enforced.map(|claim| Judge {
             registry: &gateway.registry,
             rules: &gateway.rules,
-            account: &account,
+            account,
+            entry,
             claim,
             send,
             patience: route.config.drain_timeout,
@@ -137,19 +152,19 @@ impl<'a> Plan<'a> {
         if let Some(judge) = judge.as_ref().filter(|_| head.expects_continue) {
             until_shutdown(send, judge.preview()).await.map_err(rejected)?;
         }
-        let receive = body::receive(gateway, &route, &account, incoming);
+        let receive = body::receive(gateway, route, entry, incoming);
         let received = until_shutdown(send, receive).await.map_err(rejected)?;
         journey.body_is_in();
         let allowed = match &judge {
             Some(judge) => Allowed::Judged(until_shutdown(send, judge.admit()).await.map_err(rejected)?),
-            None => Allowed::unjudged(gateway, &route, &account, claim.as_ref(), send)
+            None => Allowed::unjudged(gateway, route, account, entry, claim.as_ref(), send)
                 .map_err(|code| rejected(code.into()))?,
         };
-        let room = gateway.room(&route).ok_or_else(|| rejected(Code::Overloaded.into()))?;
-        let target = target(&route, &captures, &parts.uri).ok_or(Code::MalformedPath)?;
+        let room = gateway.room(route).ok_or_else(|| rejected(Code::Overloaded.into()))?;
+        let target = target(route, captures, &parts.uri).ok_or(Code::MalformedPath)?;
         journey.verdict(allowed.verdict());
         let host = head.host.map(str::to_owned);
-        Ok(Go { allowed, claim, route, room, received, target, host })
+        Ok(Go { allowed, claim: claim.clone(), route: Arc::clone(route), room, received, target, host })
     }
 }
 
