@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, header};
+use http::{Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
@@ -344,22 +344,19 @@ fn pass_on<A: Authority>(
     Answer { head, body: AnswerBody::Partial(frames, passed_on) }
 }
 
+/// Whether another request may follow on the connection, as far as the answer's head says.
 fn is_reusable(head: &http::response::Parts) -> bool {
-    !announces_close(head) && !is_framed_twice(&head.headers)
-}
-
-fn announces_close(head: &http::response::Parts) -> bool {
-    head.version != http::Version::HTTP_11
-        || head.headers.get_all(header::CONNECTION).iter().any(|value| {
-            value
-                .to_str()
-                .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
-        })
-}
-
-/// With both, the sender may mean another end than the one that was read.
-fn is_framed_twice(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::TRANSFER_ENCODING) && headers.contains_key(header::CONTENT_LENGTH)
+    let closes = |value: &http::HeaderValue| {
+        value
+            .to_str()
+            .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
+    };
+    // Framed in both ways, the sender may mean another end than the one that was read.
+    let framed_twice = head.headers.contains_key(header::TRANSFER_ENCODING)
+        && head.headers.contains_key(header::CONTENT_LENGTH);
+    head.version == http::Version::HTTP_11
+        && !framed_twice
+        && !head.headers.get_all(header::CONNECTION).iter().any(closes)
 }
 
 /// Events are passed on as they come: whoever asked for them waits for each.

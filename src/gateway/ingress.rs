@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
 use super::activity::Busy;
 use super::events::Event;
@@ -49,13 +49,15 @@ pub(super) async fn serve(
             landing.reply(gateway, &send.request_id, sending.await)
         }
         Err(rejected) => {
-            // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal. One
-            // that waits for 100 Continue is not sending.
-            if !expects {
-                discard(incoming);
-            }
             journey.verdict(Verdict::Refused(rejected.code));
-            refuse(gateway, &rejected, &send.request_id)
+            let mut reply = refuse(gateway, &rejected, &send.request_id);
+            // Whoever waits for 100 Continue may send its body now or not: nobody can tell where a next request begins.
+            if expects && !incoming.is_end_stream() {
+                reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal.
+            discard(incoming);
+            reply
         }
     };
     if gateway.status.is_stopping() {
@@ -100,6 +102,10 @@ fn take_off(
     let authority = asked.unwrap_or_else(|| route.authority.clone());
     outgoing::to_sender(&mut headers, ending, &allowed.sender(), &came, authority, &enlisted.send.request_id);
     let (body, progress) = received.into_body(incoming, &route.body_bounds);
+    if body.is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&method) {
+        // Nothing is written of an empty body, and many senders want to be told.
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     let mut request = Request::new(body);
     *request.method_mut() = method;
     *request.uri_mut() = target;

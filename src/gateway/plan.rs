@@ -21,6 +21,7 @@ use crate::code::Code;
 use crate::config::{Captures, Mode};
 use crate::fence::token::Claim;
 use crate::fence::view::Holder;
+use crate::telemetry::Verdict;
 
 /// A refusal, with what is told beside its code.
 #[derive(Debug)]
@@ -158,7 +159,10 @@ impl<'a> Plan<'a> {
             until_shutdown(send, judge.preview()).await.map_err(rejected)?;
         }
         let receive = body::receive(gateway, route, entry, incoming);
-        let received = until_shutdown(send, receive).await.map_err(rejected)?;
+        let Some(received) = until_shutdown(send, receive).await.map_err(rejected)? else {
+            journey.verdict(Verdict::Withdrawn);
+            return Err(Code::MalformedRequest.into());
+        };
         journey.body_is_in();
         let allowed = match &judge {
             Some(judge) => Allowed::Judged(until_shutdown(send, judge.admit()).await.map_err(rejected)?),
