@@ -328,10 +328,10 @@ async fn sends_of_a_history_that_is_over_are_drained_and_cut_like_any_others() {
         let mut waiting = std::pin::pin!(bench.admit("x", 2, Duration::ZERO));
         let cut = poll_fn(|cx: &mut Context<'_>| {
             assert!(waiting.as_mut().poll(cx).is_pending(), "the new holder does not wait");
-            old.poll_revoked(cx)
+            old.poll_stop(cx)
         });
-        let code = tokio::time::timeout(support::PATIENCE, cut).await.expect("cut at its deadline");
-        assert_eq!(code, Code::HandoverCut);
+        let stop = tokio::time::timeout(support::PATIENCE, cut).await.expect("cut at its deadline");
+        assert_eq!(stop, fencegate::forward::Stop::Cut);
         drop(old);
         assert!(waiting.await.is_ok());
     }

@@ -34,7 +34,7 @@ pub(super) async fn serve(
     let gateway = &worker.gateway;
     let (parts, mut incoming) = request.into_parts();
     let fields = Fields::of(&parts.headers);
-    let (ending, expects) = (fields.ending, fields.expect.value.is_some());
+    let (ending, expects) = (fields.ending(), fields.expect.value.is_some());
     let enlisted = worker.enlist(request_id(&fields));
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
@@ -117,12 +117,7 @@ fn take_off(
         answer_buffer: config.answer_buffer,
     };
     let outgoing = Outgoing { request, progress, target: Arc::clone(&route.target), bounds };
-    let landing = Landing {
-        verdict: allowed.header(),
-        bodiless: outgoing.request.method() == Method::HEAD,
-        account: allowed.account(),
-        claim,
-    };
+    let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
         drop(enlisted);
@@ -133,7 +128,6 @@ fn take_off(
 /// What is left to do once the sender has answered, or not.
 struct Landing {
     verdict: HeaderValue,
-    bodiless: bool,
     account: HeaderValue,
     claim: Option<Claim>,
 }
@@ -162,7 +156,7 @@ impl Landing {
         });
         *reply.status_mut() = answer.head.status;
         *reply.headers_mut() = answer.head.headers;
-        outgoing::to_caller(reply.headers_mut(), request_id, self.bodiless);
+        outgoing::to_caller(reply.headers_mut(), request_id);
         reply.headers_mut().insert(VERDICT, self.verdict);
         reply
     }
