@@ -60,7 +60,7 @@ pub(super) async fn serve(
     if gateway.status.is_stopping() {
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    reply.body_mut().busy = Some(busy);
+    reply.body_mut().watch(busy);
     reply
 }
 
