@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::admission::Refused;
 use super::entry::Entry;
+use super::fields::Fields;
 use super::service::{Gateway, Route};
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest};
@@ -83,8 +83,8 @@ impl Received {
 
 /// The length that the head announces.
 #[must_use]
-pub fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+pub fn announced(fields: &Fields<'_>) -> Option<u64> {
+    fields.content_length.value?.to_str().ok()?.parse().ok()
 }
 
 /// Reads the body up to the route's buffer. `None`: the caller left in the middle of it, and reads no answer.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{FuturesOrdered, StreamExt};
 use tracing::{info, warn};
 
 use super::events::Event;
@@ -32,6 +32,8 @@ const BATCH_BYTES: usize = 512 * 1024;
 const READS: usize = 8;
 /// How often accounts that may not be read are tried again: a changed ACL is not announced.
 const RETRY_DENIED: Duration = Duration::from_secs(10);
+/// How long a follower without anything to do sleeps, unless it is woken.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// How the follower goes about it.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +63,8 @@ struct Batch {
     readings: Result<Vec<Reading>, BackendError>,
 }
 
-type Reads = FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = Batch> + Send>>>;
+/// In the order in which they were sent: an older answer never comes after a newer one.
+type Reads = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Batch> + Send>>>;
 
 /// What belongs to one link.
 struct Links<L> {
@@ -133,17 +136,26 @@ impl<B: Backend> Follower<B> {
             barrier,
             last_begun: now,
             listing,
-            reads: FuturesUnordered::new(),
+            reads: FuturesOrdered::new(),
             queue: VecDeque::new(),
             denied: Vec::new(),
             loading: true,
         };
+        let why = self.work(&mut links).await;
+        if links.barrier.is_some() {
+            self.registry.telemetry.proof(ProofResult::Voided);
+        }
+        why
+    }
+
+    /// Does what is due until the link is over; says why.
+    async fn work(&self, links: &mut Links<B::Link>) -> String {
         let mut retry = tokio::time::interval(RETRY_DENIED);
         loop {
-            if let Some(why) = self.start_work(&mut links) {
+            if let Some(why) = self.start_work(links) {
                 return why;
             }
-            let wake = self.next_wake(&links);
+            let wake = self.next_wake(links);
             let barrier = OptionFuture::from(links.barrier.as_mut().map(|(_, _, pending)| pending));
             let listing = OptionFuture::from(links.listing.as_mut().map(|(_, pending)| pending));
             tokio::select! {
@@ -151,21 +163,21 @@ impl<B: Backend> Follower<B> {
                     if let Some(why) = self.hear(&mut links.queue, change) {
                         return why;
                     }
-                    if let Some(why) = self.drain(&mut links) {
+                    if let Some(why) = self.drain(links) {
                         return why;
                     }
                 }
                 Some(done) = barrier => {
-                    if let Some(why) = self.barrier_done(&mut links, done) {
+                    if let Some(why) = self.barrier_done(links, done) {
                         return why;
                     }
                 }
                 Some(done) = listing => match done {
-                    Ok(listing) => self.listed(&mut links, listing),
+                    Ok(listing) => self.listed(links, listing),
                     Err(why) => return why.to_string(),
                 },
                 Some(batch) = links.reads.next() => {
-                    if let Some(why) = self.apply(&mut links, batch) {
+                    if let Some(why) = self.apply(links, batch) {
                         return why;
                     }
                 }
@@ -288,8 +300,10 @@ impl<B: Backend> Follower<B> {
         if self.registry.is_relink_due() {
             return Some("a new history was accepted".to_owned());
         }
-        if let Some((_, begun_at, _)) = &links.barrier
-            && now.since(*begun_at) > self.pace.barrier_timeout
+        if links
+            .barrier
+            .take_if(|(_, begun_at, _)| now.since(*begun_at) > self.pace.barrier_timeout)
+            .is_some()
         {
             self.registry.telemetry.proof(ProofResult::Failed);
             return Some("no answer to a barrier in time".to_owned());
@@ -310,7 +324,9 @@ impl<B: Backend> Follower<B> {
             let order = self.registry.proofs.begun();
             let names: Vec<_> = batch.iter().map(|(name, _)| name.clone()).collect();
             let pending = links.link.read(&names);
-            links.reads.push(pending.map(move |readings| Batch { order, accounts: batch, readings }).boxed());
+            links
+                .reads
+                .push_back(pending.map(move |readings| Batch { order, accounts: batch, readings }).boxed());
         }
         if links.loading && links.listing.is_none() && links.queue.is_empty() && links.reads.is_empty() {
             links.loading = false;
@@ -352,8 +368,14 @@ impl<B: Backend> Follower<B> {
         if let Some((_, begun_at, _)) = &links.barrier {
             return begun_at.after(self.pace.barrier_timeout).until(now) + Duration::from_millis(1);
         }
-        let renewal = self.renewal().unwrap_or(Duration::from_secs(60));
-        let wait = if self.registry.proofs.is_wanted() { self.pace.min_barrier_interval } else { renewal };
+        let wait = if self.registry.proofs.is_wanted() {
+            self.pace.min_barrier_interval
+        } else if let Some(renewal) = self.renewal() {
+            renewal
+        } else {
+            // Nothing is due until somebody wants something.
+            return IDLE;
+        };
         links
             .last_begun
             .after(wait.max(self.pace.min_barrier_interval))

@@ -11,10 +11,11 @@ use hyper::body::{Body, Incoming};
 
 use super::activity::Busy;
 use super::events::Event;
+use super::fields::{Ending, Fields, Once};
 use super::journey::{Journey, RunToEnd};
 use super::outgoing::{self, Came};
 use super::plan::{Go, Rejected, decide};
-use super::reply::{self, Known, REQUEST_ID, ReplyBody, VERDICT};
+use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Worker};
 use crate::code::Code;
 use crate::fence::name::AccountName;
@@ -32,16 +33,18 @@ pub(super) async fn serve(
 ) -> Response<ReplyBody> {
     let gateway = &worker.gateway;
     let (parts, mut incoming) = request.into_parts();
-    let enlisted = worker.enlist(request_id(&parts));
+    let fields = Fields::of(&parts.headers);
+    let (ending, expects) = (fields.ending, fields.expect.value.is_some());
+    let enlisted = worker.enlist(request_id(&fields));
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
-    let planned = match decide(gateway, &parts) {
+    let planned = match decide(gateway, &parts, &fields) {
         Ok(plan) => plan.run(gateway, &parts, &mut incoming, &mut journey, &send).await,
         Err(rejected) => Err(rejected),
     };
     let mut reply = match planned {
         Ok(go) => {
-            let (landing, sending) = take_off(&worker, peer, parts, incoming, go, &journey, enlisted);
+            let (landing, sending) = take_off(&worker, peer, parts, ending, incoming, go, &journey, enlisted);
             drop(journey);
             landing.reply(gateway, &send.request_id, sending.await)
         }
@@ -49,7 +52,7 @@ pub(super) async fn serve(
             journey.verdict(Verdict::Refused(rejected.code));
             let mut reply = refuse(gateway, &rejected, &send.request_id);
             // Whoever waits for 100 Continue may send its body now or not: nobody can tell where a next request begins.
-            if parts.headers.contains_key(header::EXPECT) && !incoming.is_end_stream() {
+            if expects && !incoming.is_end_stream() {
                 reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal.
@@ -65,9 +68,8 @@ pub(super) async fn serve(
 }
 
 /// Kept if it is fit to be a log field, else made.
-fn request_id(parts: &Parts) -> HeaderValue {
-    let mut given = parts.headers.get_all(REQUEST_ID).iter();
-    if let (Some(id), None) = (given.next(), given.next()) {
+fn request_id(fields: &Fields<'_>) -> HeaderValue {
+    if let Once { value: Some(id), again: false } = fields.request_id {
         let fits = |b: &u8| b.is_ascii_alphanumeric() || b"._-".contains(b);
         if (1..=128).contains(&id.len()) && id.as_bytes().iter().all(fits) {
             return id.clone();
@@ -78,12 +80,14 @@ fn request_id(parts: &Parts) -> HeaderValue {
     HeaderValue::from_str(id.hyphenated().encode_lower(&mut text)).unwrap_or(HeaderValue::from_static("-"))
 }
 
+#[allow(clippy::too_many_arguments, reason = "the parts of one request, each used once")]
 /// Makes the request that the sender gets, and the future that sends it: it runs to its end, whether or not the caller
 /// waits for it.
 fn take_off(
     worker: &Worker,
     peer: IpAddr,
     parts: Parts,
+    ending: Ending,
     incoming: Incoming,
     go: Go,
     journey: &Journey,
@@ -96,7 +100,7 @@ fn take_off(
     let came = Came { peer, host: host.as_deref(), version };
     let asked = came.host.filter(|_| config.preserve_host).and_then(|host| HeaderValue::from_str(host).ok());
     let authority = asked.unwrap_or_else(|| route.authority.clone());
-    outgoing::to_sender(&mut headers, &allowed.sender(), &came, authority, &enlisted.send.request_id);
+    outgoing::to_sender(&mut headers, ending, &allowed.sender(), &came, authority, &enlisted.send.request_id);
     let (body, progress) = received.into_body(incoming, &route.body_bounds);
     if body.is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&method) {
         // Nothing is written of an empty body, and many senders want to be told.

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
 use super::entry::Identity;
-use super::head::{connection_tokens, is_fencing};
+use super::fields::{Ending, Fields, is_fencing};
+use super::head::connection_tokens;
 use super::reply::REQUEST_ID;
 
 const ACCOUNT: HeaderName = HeaderName::from_static("x-fencing-account");
@@ -19,63 +20,19 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Fields that end at this hop whether or not `Connection` names them, framing, and the token that is replaced.
-const ENDING: [HeaderName; 13] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("http2-settings"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::CONTENT_LENGTH,
-    SEQ,
-    SESSION,
-    INSTANCE,
-    EPOCH,
-];
-
-/// The place of a name in [`ENDING`]: told by a match, which is much cheaper than comparing with each.
-fn ending(name: &str) -> Option<usize> {
-    Some(match name {
-        "connection" => 0,
-        "keep-alive" => 1,
-        "proxy-connection" => 2,
-        "http2-settings" => 3,
-        "te" => 4,
-        "trailer" => 5,
-        "transfer-encoding" => 6,
-        "upgrade" => 7,
-        "content-length" => 8,
-        "x-fencing-seq" => 9,
-        "x-fencing-session" => 10,
-        "x-fencing-instance" => 11,
-        "x-fencing-epoch" => 12,
-        _ => return None,
-    })
-}
-
 /// Removes hop-by-hop fields, framing, and everything that looks like the fence's own. Framing is written anew.
-fn strip(headers: &mut HeaderMap) {
-    let mut known = 0_u32;
+fn strip(headers: &mut HeaderMap, ending: Ending) {
     let mut others: Vec<HeaderName> = Vec::new();
-    for name in headers.keys() {
-        match ending(name.as_str()) {
-            Some(index) => known |= 1 << index,
-            None if is_fencing(name.as_str()) => others.push(name.clone()),
-            None => {}
-        }
+    if ending.fencing {
+        others.extend(headers.keys().filter(|name| is_fencing(name.as_str())).cloned());
     }
-    if known & 1 != 0 {
+    if ending.has_connection() {
         let named = connection_tokens(headers)
             .filter_map(|token| HeaderName::from_bytes(token.ok()?.as_bytes()).ok());
         others.extend(named);
     }
-    for (index, name) in ENDING.iter().enumerate() {
-        if known & (1 << index) != 0 {
-            headers.remove(name);
-        }
+    for name in ending.names() {
+        headers.remove(name);
     }
     for name in others {
         headers.remove(name);
@@ -105,12 +62,13 @@ pub struct Came<'a> {
 /// Makes a request's headers what the sender gets.
 pub fn to_sender(
     headers: &mut HeaderMap,
+    ending: Ending,
     sender: &Sender<'_>,
     came: &Came<'_>,
     host: HeaderValue,
     request_id: &HeaderValue,
 ) {
-    strip(headers);
+    strip(headers, ending);
     headers.remove(header::EXPECT);
     if came.version == Version::HTTP_2 {
         join_cookies(headers);
@@ -177,7 +135,8 @@ pub fn length(headers: &HeaderMap) -> Option<u64> {
 /// Makes an answer's headers what the caller gets. `bodiless`: its length describes a body that is not sent.
 pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue, bodiless: bool) {
     let length = if bodiless { headers.get(header::CONTENT_LENGTH).cloned() } else { None };
-    strip(headers);
+    let ending = Fields::of(headers).ending;
+    strip(headers, ending);
     if let Some(length) = length {
         headers.insert(header::CONTENT_LENGTH, length);
     }
@@ -187,13 +146,6 @@ pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue, bodiless: bo
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_names_that_end_here_stand_at_their_place() {
-        for (index, name) in ENDING.iter().enumerate() {
-            assert_eq!(ending(name.as_str()), Some(index), "{name}");
-        }
-    }
 
     #[test]
     fn what_ends_at_this_hop_does_not_reach_the_sender() {
@@ -216,8 +168,10 @@ mod tests {
             headers.append(name, HeaderValue::from_static(value));
         }
         let came = Came { peer: "10.0.0.1".parse().unwrap(), host: Some("asked"), version: Version::HTTP_11 };
+        let ending = Fields::of(&headers).ending;
         to_sender(
             &mut headers,
+            ending,
             &Sender::Unjudged("a"),
             &came,
             HeaderValue::from_static("up:1"),

@@ -13,6 +13,7 @@ use super::allowed::Allowed;
 use super::body::{self, Received};
 use super::claim;
 use super::entry::{Entry, Send};
+use super::fields::Fields;
 use super::head::{self, Head, Refusal};
 use super::journey::Journey;
 use super::service::{Gateway, Room, Route};
@@ -80,8 +81,12 @@ pub(super) struct Go {
 }
 
 /// Decides what the head alone decides: form, route, method, account, token, announced length.
-pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<'a>, Box<Rejected<'a>>> {
-    let head = head::check(parts, gateway.limits.max_header_bytes)?;
+pub(super) fn decide<'a>(
+    gateway: &'a Gateway,
+    parts: &'a Parts,
+    fields: &Fields<'a>,
+) -> Result<Plan<'a>, Box<Rejected<'a>>> {
+    let head = head::check(parts, fields, gateway.limits.max_header_bytes)?;
     let (route, captures) = gateway.route(head.path).ok_or(Code::NoRoute)?;
     let config = &route.config;
     if let Some(methods) = &config.methods
@@ -101,7 +106,7 @@ pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<
         (rejected.account, rejected.entry) = (Some(account.clone()), entry.clone());
         rejected
     };
-    let claim = match claim::token(&parts.headers) {
+    let claim = match claim::token(fields) {
         Ok(claim) => Some(claim),
         // Parsing is strict in every mode; a token that is not there is only missed where it counts.
         Err(refusal) if config.mode == Mode::Enforce || refusal.code == Code::MalformedToken => {
@@ -109,7 +114,7 @@ pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<
         }
         Err(_) => None,
     };
-    if body::announced(&parts.headers).is_some_and(|length| length > config.max_body) {
+    if body::announced(fields).is_some_and(|length| length > config.max_body) {
         let most = config.max_body;
         let refusal = Refusal::new(Code::BodyTooLarge, format!("the body may have at most {most} bytes"));
         return Err(with_account(refusal));

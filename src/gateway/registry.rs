@@ -256,7 +256,10 @@ impl Registry {
         state.bytes = reading.bytes;
         let applied = state.account.apply(reading, mark, order, link, now);
         state.being_read = false;
-        let again = state.account.freshness().is_dirty() && !std::mem::replace(&mut state.queued, true);
+        // Nothing was applied of a history that went back, and nothing is until it is accepted.
+        let again = state.account.freshness().is_dirty()
+            && !applied.history_went_back
+            && !std::mem::replace(&mut state.queued, true);
         if applied.changed {
             let identity = state.account.gate().view().holder().map(|holder| Identity::new(name, holder));
             state.identity = identity.map(Arc::new);
@@ -382,8 +385,8 @@ impl Registry {
     }
 
     /// Accepts ZooKeeper's history as it is: what was remembered of an older one is forgotten, and everything is
-    /// read again. Returns false if there was nothing to accept.
-    pub fn accept_history(&self) -> bool {
+    /// read again; sends under way are drained. Returns false if there was nothing to accept. Called within a runtime.
+    pub fn accept_history(self: &Arc<Self>) -> bool {
         if !self.history_reset.load(SeqCst) {
             return false;
         }
@@ -391,7 +394,7 @@ impl Registry {
         true
     }
 
-    pub(super) fn forget_history(&self) {
+    pub(super) fn forget_history(self: &Arc<Self>) {
         self.root_newest.store(i64::MIN, SeqCst);
         self.listed.store(0, SeqCst);
         let now = self.clock.now();
@@ -401,10 +404,15 @@ impl Registry {
                 // Not known to be absent any more; counted again when it is read.
                 self.absent.fetch_sub(1, SeqCst);
             }
+            let was = state.account.gate().deadline();
             let effects = state.account.forget(now);
             state.identity = None;
             self.carry_out(&entry.name, &mut state, effects);
+            let drains = was.is_none() && state.account.gate().deadline().is_some();
             drop(state);
+            if drains {
+                tokio::spawn(super::admission::watch_drain(Arc::clone(self), Arc::clone(&entry)));
+            }
             entry.changed.notify_waiters();
         }
         self.relink.store(true, SeqCst);
