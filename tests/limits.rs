@@ -113,6 +113,19 @@ fn a_connection_between_requests_may_be_idle_for_its_time_and_is_then_closed() {
 }
 
 #[test]
+fn what_is_dropped_of_a_refused_body_is_not_taken_for_a_slow_head() {
+    let holder = impatient().holder();
+    let mut connection = holder.connect();
+    connection.write("POST /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 2000000\r\n\r\n").unwrap();
+    assert_eq!(connection.read().status, 404);
+    connection.write(vec![b'x'; 2_000_000]).unwrap();
+    let begun = now();
+    wait_until("a head would be overdue", || begun.elapsed() > HEAD + Duration::from_millis(300));
+    connection.request("POST", &holder.path(), &holder.token, b"x").unwrap();
+    assert_admitted(&connection.read());
+}
+
+#[test]
 fn a_connection_whose_sender_is_slow_is_not_idle() {
     let holder = impatient().holder();
     let latch = Latch::new();

@@ -56,7 +56,7 @@ pub(super) async fn serve(
                 reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal.
-            discard(incoming);
+            discard(incoming, Arc::clone(&busy));
             reply
         }
     };
