@@ -146,11 +146,12 @@ pub async fn receive(
     }
 }
 
-/// Whether a body broke off because its connection ended, and not because it is malformed.
+/// Whether a body broke off because its connection or stream ended, and not because it is malformed: over HTTP/1 an I/O
+/// error tells both, over HTTP/2 a malformed one is reset by the library.
 fn has_left(error: &hyper::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    cause.is_some_and(|cause| {
+    cause.is_none_or(|cause| {
         [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe].contains(&cause.kind())
     })
 }

@@ -56,14 +56,14 @@ pub(super) async fn serve(
                 reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal.
-            discard(incoming);
+            discard(incoming, Arc::clone(&busy));
             reply
         }
     };
     if gateway.status.is_stopping() {
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    reply.body_mut().busy = Some(busy);
+    reply.body_mut().watch(busy);
     reply
 }
 

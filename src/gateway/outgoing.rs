@@ -71,6 +71,9 @@ pub fn to_sender(
     let replaced = matches!(sender, Sender::Holder(_));
     strip(headers, if replaced { ending.keep_token() } else { ending });
     headers.remove(header::EXPECT);
+    if came.version == Version::HTTP_2 {
+        join_cookies(headers);
+    }
     match sender {
         Sender::Holder(identity) => {
             headers.insert(ACCOUNT, identity.account.clone());
@@ -94,6 +97,16 @@ pub fn to_sender(
     };
     headers.append(header::VIA, via(came.version));
     headers.insert(header::HOST, host);
+}
+
+/// HTTP/2 may split a cookie over several fields; outside of it they are one.
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(b"; ".as_slice()))
+    {
+        headers.insert(header::COOKIE, cookie);
+    }
 }
 
 fn address(peer: IpAddr) -> HeaderValue {
