@@ -116,6 +116,42 @@ impl Code {
 mod tests {
     use super::*;
 
+    /// The contract's table, line by line: codes, status and outcome.
+    const TABLE: &[(&[&str], u16, &str)] = &[
+        (&["malformed_request", "malformed_path", "malformed_account", "malformed_token"], 400, "not_sent"),
+        (&["denied"], 403, "not_sent"),
+        (&["no_route", "unknown_account"], 404, "not_sent"),
+        (&["method_not_allowed"], 405, "not_sent"),
+        (&["body_timeout"], 408, "not_sent"),
+        (&["stale_token", "session_mismatch", "not_holder", "instance_mismatch"], 409, "not_sent"),
+        (&["epoch_mismatch", "no_holder", "invalid_holder", "superseded"], 409, "not_sent"),
+        (&["body_too_large"], 413, "not_sent"),
+        (&["unsupported_body"], 415, "not_sent"),
+        (&["expectation_failed"], 417, "not_sent"),
+        (&["missing_token"], 428, "not_sent"),
+        (&["headers_too_large"], 431, "not_sent"),
+        (&["upstream_unreachable", "view_unproven", "history_reset"], 503, "not_sent"),
+        (&["overloaded", "shutting_down"], 503, "not_sent"),
+        (&["internal"], 500, "unknown"),
+        (&["upstream_failed"], 502, "unknown"),
+        (&["upstream_timeout", "handover_cut", "shutdown_cut"], 504, "unknown"),
+    ];
+
+    #[test]
+    fn every_code_has_the_status_and_the_outcome_of_the_contract() {
+        let mut lines = 0;
+        for (names, status, outcome) in TABLE {
+            for name in *names {
+                let code = Code::ALL.iter().find(|code| code.as_str() == *name).expect(name);
+                assert_eq!((code.status(), code.outcome().as_str()), (*status, *outcome), "{name}");
+                assert_eq!(code.urn(), format!("urn:fencegate:{name}"));
+                assert!(!code.title().is_empty() && !code.title().ends_with('.'), "{name}");
+                lines += 1;
+            }
+        }
+        assert_eq!(lines, Code::ALL.len(), "no code besides the contract's");
+    }
+
     #[test]
     fn a_503_is_always_not_sent_and_an_unknown_outcome_is_never_a_503() {
         for code in Code::ALL {

@@ -226,8 +226,15 @@ impl Bench {
         };
         let claim = Claim { seq: Seq(seq), session: SessionId(7), instance: None, epoch: None };
         let send = Arc::new(Send::new(HeaderValue::from_static("test")));
-        let judge =
-            Judge { registry: &self.registry, rules: &rules, account, claim: &claim, send: &send, patience };
+        let judge = Judge {
+            registry: &self.registry,
+            rules: &rules,
+            account,
+            entry: None,
+            claim: &claim,
+            send: &send,
+            patience,
+        };
         judge.admit().await
     }
 

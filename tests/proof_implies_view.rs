@@ -101,7 +101,9 @@ impl Bench {
         };
         let send = Arc::new(Send::new(HeaderValue::from_static("trial")));
         let registry = &self.registry;
-        Judge { registry, rules: &rules, account, claim, send: &send, patience: PATIENCE }.admit().await
+        Judge { registry, rules: &rules, account, entry: None, claim, send: &send, patience: PATIENCE }
+            .admit()
+            .await
     }
 
     fn as_it_is(&self, account: &str, claim: &Claim) -> bool {

@@ -17,7 +17,8 @@ use crate::code::Code;
 pub struct Proof {
     /// The barrier that came back.
     pub order: Order,
-    /// The first barrier of the same unbroken link: reads and events before it say nothing about this proof.
+    /// The first barrier of the same unbroken link, begun when its watch stood: reads and events before it say
+    /// nothing about this proof.
     pub link: Order,
 }
 
@@ -45,6 +46,12 @@ impl Freshness {
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark(self.changes)
+    }
+
+    /// True if a read that was sent later is in: what this one says is older.
+    #[must_use]
+    pub fn is_overtaken(&self, mark: Mark, order: Order) -> bool {
+        order < self.read || mark.0 < self.covered
     }
 
     /// A read that was sent at `mark`, after barrier `order` and before the next, is in.
@@ -103,7 +110,8 @@ pub struct Account<T> {
     chronicle: Chronicle,
     candidates: usize,
     newest: Option<i64>,
-    highest: Option<Epoch>,
+    /// The holder of the highest epoch that counted in this history.
+    highest: Option<Arc<Holder>>,
     /// An epoch whose data changed: it never counts again.
     tainted: Option<Epoch>,
 }
@@ -159,7 +167,9 @@ impl<T: Clone> Account<T> {
         self.chronicle.sighted(sighting, zxid, now);
     }
 
-    /// Takes the read that was sent at `mark`, after barrier `order`, over the link that began with `link`.
+    /// Takes the read that was sent at `mark`, after barrier `order`, over the link that began with `link`. Nothing is
+    /// applied of a read that was sent before its link's first barrier (the server may lag) or that a later one has
+    /// overtaken: the account stays as dirty as it is.
     pub fn apply(
         &mut self,
         mut reading: Reading,
@@ -168,15 +178,20 @@ impl<T: Clone> Account<T> {
         link: Order,
         now: Moment,
     ) -> Applied<T> {
+        let nothing = |history_went_back| Applied {
+            effects: Effects::default(),
+            turn: None,
+            history_went_back,
+            changed: false,
+        };
+        if order < link || self.freshness.is_overtaken(mark, order) {
+            return nothing(false);
+        }
         if let (Some(marks), Some(newest)) = (reading.marks, self.newest)
             && marks.newest < newest
         {
-            return Applied {
-                effects: Effects::default(),
-                turn: None,
-                history_went_back: true,
-                changed: false,
-            };
+            // Without a barrier between them, two reads were applied in another order than they were executed.
+            return nothing(order > self.freshness.read());
         }
         if let Some(marks) = reading.marks {
             self.newest = Some(marks.newest);
@@ -194,17 +209,18 @@ impl<T: Clone> Account<T> {
     /// A holder that goes back or changes within its term does not count.
     fn guard(&mut self, view: View) -> View {
         let View::Held(holder) = &view else { return view };
-        if self.highest.is_some_and(|highest| holder.epoch < highest) {
-            return View::Invalid(Invalid::EpochWentBack);
+        if let Some(highest) = &self.highest {
+            if holder.epoch < highest.epoch {
+                return View::Invalid(Invalid::EpochWentBack);
+            }
+            if holder.epoch == highest.epoch && !holder.is_same_term(highest) {
+                self.tainted = Some(holder.epoch);
+            }
         }
         if self.tainted == Some(holder.epoch) {
             return View::Invalid(Invalid::Rewritten);
         }
-        if self.chronicle.contradicts(holder) {
-            self.tainted = Some(holder.epoch);
-            return View::Invalid(Invalid::Rewritten);
-        }
-        self.highest = Some(holder.epoch);
+        self.highest = Some(Arc::clone(holder));
         view
     }
 
@@ -231,7 +247,7 @@ impl<T: Clone> Account<T> {
     /// Whether a refusal needs no newer proof: the claim's epoch is below one already proven.
     #[must_use]
     pub fn is_surely_over(&self, claim: &Claim) -> bool {
-        matches!((claim.epoch, self.highest), (Some(claimed), Some(highest)) if claimed < highest)
+        matches!((claim.epoch, &self.highest), (Some(claimed), Some(highest)) if claimed < highest.epoch)
     }
 
     /// See [`Gate::begin`].
@@ -240,8 +256,8 @@ impl<T: Clone> Account<T> {
     }
 
     /// See [`Gate::unbegin`].
-    pub fn unbegin(&mut self, permit: &Permit) -> (bool, Effects<T>) {
-        self.gate.unbegin(permit)
+    pub fn unbegin(&mut self, permit: &Permit, begun: Order) -> (bool, Effects<T>) {
+        self.gate.unbegin(permit, begun)
     }
 
     /// See [`Gate::end`].
@@ -257,8 +273,9 @@ impl<T: Clone> Account<T> {
     /// A new history is accepted: what was remembered of the old one no longer counts, and a read is due.
     pub fn forget(&mut self, now: Moment) -> Effects<T> {
         (self.newest, self.highest, self.tainted) = (None, None, None);
-        self.chronicle.begin_anew();
-        self.freshness = Freshness { changes: self.freshness.changes + 1, ..Freshness::default() };
+        self.freshness.changed();
+        self.freshness.read = Order(0);
+        self.chronicle.forget(now);
         self.gate.forget(now)
     }
 }

@@ -74,7 +74,8 @@ pub enum Answer {
     Refused(Code),
     /// Admissible, but the account has as many sends in flight as it may have.
     Full,
-    /// Admissible once the earlier holder's sends have ended, at the latest at this moment; ask again then.
+    /// Admissible once the earlier holder's sends have ended. The last of them is cut at this moment, which may be
+    /// past if one that was cut has not ended yet. Ask again when a drain has ended.
     Draining(Moment),
     /// Admissible, but only under a proof begun after the drain that just ended.
     Unproven,
@@ -180,7 +181,7 @@ impl<T: Clone> Gate<T> {
             }
         }
         self.view = view;
-        // If only such sends were left, nothing was written and nothing has to be waited for.
+        // If only such sends were left, nothing was written and nothing was waited for: proofs begun before will do.
         effects.drained = self.settle();
         self.check();
         effects
@@ -192,6 +193,10 @@ impl<T: Clone> Gate<T> {
             Verdict::Refuse(code) => return Answer::Refused(code),
             Verdict::Admit(holder) => holder,
         };
+        // I2, whatever order the views came in.
+        if self.admitted.is_some_and(|epoch| holder.epoch < epoch) {
+            return Answer::Refused(Code::InvalidHolder);
+        }
         if let Some(since) = self.drain {
             let counting = self.issues.iter().filter(|(_, issue)| issue.phase != Phase::Withdrawn);
             let patience = counting.map(|(_, issue)| issue.patience).max().unwrap_or_default();
@@ -203,9 +208,8 @@ impl<T: Clone> Gate<T> {
         if self.counting >= terms.most_in_flight {
             return Answer::Full;
         }
-        // I1: without a drain, whatever counts is of the epoch that holds. I2: the view only moves forward.
+        // Without a drain, whatever counts is of the epoch that holds.
         debug_assert!(self.live.is_none_or(|live| live == holder.epoch), "I1");
-        debug_assert!(self.admitted.is_none_or(|epoch| epoch <= holder.epoch), "I2");
         self.live = Some(holder.epoch);
         self.admitted = Some(holder.epoch);
         let issue = Issue { epoch: holder.epoch, phase: Phase::Issued, patience: terms.patience, tag: tag() };
@@ -228,31 +232,27 @@ impl<T: Clone> Gate<T> {
     }
 
     /// Takes [`begin`](Self::begin) back: it is certain that no byte was written. False: superseded meanwhile, and
-    /// withdrawn by this call.
-    pub fn unbegin(&mut self, permit: &Permit) -> (bool, Effects<T>) {
-        let mut effects = Effects::default();
+    /// withdrawn, now or before. `begun` is as in [`end`](Self::end), because the drain may end here too.
+    pub fn unbegin(&mut self, permit: &Permit, begun: Order) -> (bool, Effects<T>) {
         let superseded = self.drain.is_some();
         let still = match self.issues.get_mut(permit.slot) {
-            Some(issue) if superseded && issue.phase != Phase::Withdrawn => {
+            Some(Issue { phase: Phase::Withdrawn, .. }) | None => false,
+            Some(issue) if superseded => {
                 issue.phase = Phase::Withdrawn;
                 self.counting -= 1;
                 false
             }
-            Some(issue) if !superseded => {
+            Some(issue) => {
                 issue.phase = Phase::Issued;
                 true
             }
-            Some(_) | None => false,
         };
-        effects.drained = self.settle();
-        self.check();
-        (still, effects)
+        (still, self.clear(begun))
     }
 
     /// Gives a permit back: its send has ended, or will never begin. `begun` is the barrier that began last: after a
     /// drain only later ones admit.
     pub fn end(&mut self, permit: Permit, begun: Order) -> Effects<T> {
-        let mut effects = Effects::default();
         let Permit { slot, epoch } = permit;
         if let Some(issue) = self.issues.try_remove(slot) {
             debug_assert_eq!(issue.epoch, epoch, "a permit comes back to the gate that made it");
@@ -260,12 +260,7 @@ impl<T: Clone> Gate<T> {
                 self.counting -= 1;
             }
         }
-        effects.drained = self.settle();
-        if effects.drained.is_some() {
-            self.cleared = self.cleared.max(begun);
-        }
-        self.check();
-        effects
+        self.clear(begun)
     }
 
     /// Cuts the sends of a superseded epoch whose patience has run out.
@@ -287,6 +282,16 @@ impl<T: Clone> Gate<T> {
         let effects = self.observe(View::Absent, now);
         self.admitted = None;
         effects
+    }
+
+    /// Something waited for may be over: if it was the last, only barriers after `begun` prove from here on.
+    fn clear(&mut self, begun: Order) -> Effects<T> {
+        let drained = self.settle();
+        if drained.is_some() {
+            self.cleared = self.cleared.max(begun);
+        }
+        self.check();
+        Effects { drained, ..Effects::default() }
     }
 
     fn settle(&mut self) -> Option<Moment> {

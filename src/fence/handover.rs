@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::view::{Holder, Reading, View};
+use super::view::{Holder, Invalid, Reading, View};
 use crate::clock::Moment;
 
 /// Why a holder was followed by another one.
@@ -90,8 +90,6 @@ pub struct Chronicle {
     candidate_gone: Option<Seen>,
     candidate_came: Option<u64>,
     ended: Option<(Reason, Moment)>,
-    /// The last holder is of another history: its epoch says nothing about later ones.
-    anew: bool,
 }
 
 impl Chronicle {
@@ -99,21 +97,6 @@ impl Chronicle {
     #[must_use]
     pub fn last(&self) -> Option<&Arc<Holder>> {
         self.last.as_ref()
-    }
-
-    /// Another history begins: the numbers of epochs may come again.
-    pub fn begin_anew(&mut self) {
-        self.anew = true;
-    }
-
-    /// Whether `holder` has the last one's epoch and is another one: one term does not change.
-    #[must_use]
-    pub fn contradicts(&self, holder: &Holder) -> bool {
-        self.last.as_ref().is_some_and(|last| {
-            !self.anew
-                && last.epoch == holder.epoch
-                && (last.seq, last.session, &last.instance) != (holder.seq, holder.session, &holder.instance)
-        })
     }
 
     /// Takes an event, in the order in which events arrive.
@@ -143,14 +126,19 @@ impl Chronicle {
                 }
                 None
             }
+            View::Invalid(Invalid::NoCandidate) => {
+                self.separate(reading);
+                None
+            }
             View::Invalid(_) => None,
             View::Held(holder) => {
                 let Some(last) = self.last.replace(Arc::clone(holder)) else {
                     self.forget_evidence();
                     return Some(Turn::Observed(Arc::clone(holder)));
                 };
-                let anew = std::mem::take(&mut self.anew);
-                if last.epoch == holder.epoch && !(anew && last != *holder) {
+                if last.is_same_term(holder) {
+                    self.separate(reading);
+                    self.ended = None;
                     return None;
                 }
                 let (reason, since) = self.ended.take().unwrap_or_else(|| {
@@ -164,37 +152,56 @@ impl Chronicle {
         }
     }
 
+    /// A new history begins: who held in the old one ended with it, unseen.
+    pub fn forget(&mut self, at: Moment) {
+        if self.last.is_some() {
+            self.ended.get_or_insert((Reason::Unobserved, at));
+        }
+    }
+
+    /// A read that shows the holding without its candidate stands between their ends: they are not back to back.
+    fn separate(&mut self, reading: &Reading) {
+        if self.last.as_ref().is_some_and(|last| !reading.candidates.contains(&last.seq.0)) {
+            self.events += 1;
+        }
+    }
+
     fn forget_evidence(&mut self) {
         (self.holder_gone, self.candidate_gone, self.candidate_came, self.ended) = (None, None, None, None);
     }
 
+    /// Why `last` ended, seen without a gap. `vacant`: the read shows that nobody holds.
     fn classify(&self, last: &Holder, reading: &Reading, vacant: bool) -> Reason {
-        if reading.candidates.contains(&last.seq.0) {
+        // Unless it was seen to go: then a recreated tree has given its number away again.
+        if self.candidate_gone.is_none() && reading.candidates.contains(&last.seq.0) {
             return Reason::ActiveDeleted;
         }
-        let marks = reading.marks.unwrap_or_default();
-        let back_to_back = match (self.candidate_gone, self.holder_gone) {
-            (Some(one), Some(other)) => one.number.abs_diff(other.number) == 1,
-            _ => false,
+        let (back_to_back, zxids) = match (self.candidate_gone, self.holder_gone) {
+            (Some(one), Some(other)) => (one.number.abs_diff(other.number) == 1, one.zxid.zip(other.zxid)),
+            _ => (false, None),
         };
-        let zxids =
-            (self.candidate_gone.and_then(|seen| seen.zxid), self.holder_gone.and_then(|seen| seen.zxid));
-        let together = if let (Some(one), Some(other)) = zxids {
+        let marks = reading.marks.unwrap_or_default();
+        // Zero is the mark of what is not there.
+        let equal = |one: i64, other: i64| one == other && one > 0;
+        let together = if let Some((one, other)) = zxids {
             one == other
         } else if vacant {
             // A candidate that came later hides the mark of the one that went.
             let hidden = marks.standing > marks.holding
                 && self.candidate_came > self.candidate_gone.map(|seen| seen.number);
-            marks.holding == marks.standing || (hidden && back_to_back)
+            equal(marks.holding, marks.standing)
+                || equal(marks.holding, marks.resigning)
+                || (hidden && back_to_back)
         } else {
             back_to_back
         };
-        if !together {
-            Reason::NodeDeleted
-        } else if marks.resigning == marks.standing || (vacant && marks.resigning == marks.holding) {
-            Reason::Resigned
-        } else {
-            Reason::SessionExpired
+        let resigned = equal(marks.resigning, marks.standing)
+            || (vacant && equal(marks.resigning, marks.holding))
+            || zxids.is_some_and(|(one, _)| equal(marks.resigning, one));
+        match (together, resigned) {
+            (false, _) => Reason::NodeDeleted,
+            (true, true) => Reason::Resigned,
+            (true, false) => Reason::SessionExpired,
         }
     }
 }

@@ -10,3 +10,12 @@ pub mod name;
 pub mod token;
 pub mod verdict;
 pub mod view;
+
+#[cfg(test)]
+mod account_tests;
+#[cfg(test)]
+mod gate_tests;
+#[cfg(test)]
+mod handover_tests;
+#[cfg(test)]
+mod verdict_tests;

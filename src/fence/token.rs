@@ -91,7 +91,7 @@ pub fn parse_seq(value: &[u8], most: usize) -> Result<Seq, TokenError> {
     digits(value, most).map(Seq).ok_or(TokenError::Seq { digits: most })
 }
 
-/// Parses a session: signed decimal as Java prints it, or `0x` and 1 to 16 hex digits of the same 64 bits.
+/// Parses a session: signed decimal as Java prints it (no plus, no leading zero), or `0x` and 1 to 16 hex digits of the same 64 bits.
 ///
 /// # Errors
 /// [`TokenError::Session`] for anything else.
@@ -105,7 +105,10 @@ pub fn parse_session(value: &[u8]) -> Result<SessionId, TokenError> {
         return Ok(SessionId(bits.cast_signed()));
     }
     let number = text.strip_prefix('-').unwrap_or(text);
-    if number.is_empty() || number.len() > 19 || !number.bytes().all(|b| b.is_ascii_digit()) || text == "-0" {
+    if number.is_empty() || number.len() > 19 || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(TokenError::Session);
+    }
+    if number.starts_with('0') && text != "0" {
         return Err(TokenError::Session);
     }
     text.parse().map(SessionId).map_err(|_| TokenError::Session)
@@ -171,7 +174,8 @@ mod tests {
         assert_eq!(parse_seq(b"7", 10), Ok(Seq(7)));
         assert_eq!(parse_seq(b"0000000007", 10), Ok(Seq(7)));
         assert_eq!(parse_seq(b"9999999999", 10), Ok(Seq(9_999_999_999)));
-        for bad in ["", "+7", "-0", "0x7", "7.0", "7e0", " 7", "7,8", "00000000007", "٧", "7"] {
+        assert_eq!(parse_seq(b"9999999999999999999", 19), Ok(Seq(9_999_999_999_999_999_999)), "no overflow");
+        for bad in ["", "+7", "-0", "0x7", "7.0", "7e0", " 7", "7,8", "00000000007", "\u{0667}", "\u{ff17}"] {
             assert!(parse_seq(bad.as_bytes(), 10).is_err(), "{bad}");
         }
     }
@@ -185,12 +189,21 @@ mod tests {
         assert_eq!(parse_session(b"0x8000000000000000"), Ok(SessionId(i64::MIN)));
         assert_eq!(SessionId(i64::MIN).to_string(), "0x8000000000000000");
         assert_eq!(parse_session(b"1"), parse_session(b"0x1"));
+        assert_eq!(parse_session(b"1"), parse_session(b"0x0000000000000001"));
+        assert_eq!(parse_session(b"0"), Ok(SessionId(0)));
         for bad in [
             "",
             "-",
             "--1",
             "+1",
             "-0",
+            "-00",
+            "-07",
+            "07",
+            "-9223372036854775809",
+            "0x-1",
+            "0x+1",
+            "-0x1",
             "0x",
             "0x10000000000000000",
             "9223372036854775808",

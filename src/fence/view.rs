@@ -22,6 +22,17 @@ pub struct Holder {
     pub active_since: Option<i64>,
 }
 
+impl Holder {
+    /// True if `other` is the same holder in the same term.
+    #[must_use]
+    pub fn is_same_term(&self, other: &Self) -> bool {
+        self.epoch == other.epoch
+            && self.seq == other.seq
+            && self.session == other.session
+            && self.instance == other.instance
+    }
+}
+
 /// Why a holder does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Invalid {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -82,6 +82,7 @@ pub struct Outgoing {
     pub bounds: Bounds,
 }
 
+/// The state of one exchange. It lives in one place, so that the futures over it stay small.
 struct Exchange<A> {
     pool: Arc<Pool>,
     target: Arc<Target>,
@@ -89,6 +90,10 @@ struct Exchange<A> {
     authority: A,
     deadline: Pin<Box<Sleep>>,
     progress: Option<Progress>,
+    /// Until it is sent.
+    request: Option<Request<RequestBody>>,
+    /// While it is open and ours.
+    connection: Option<Connection>,
 }
 
 /// Why waiting ended early.
@@ -99,9 +104,11 @@ enum Stopped {
 
 impl<A: Authority> Exchange<A> {
     /// Waits for `work`, but not beyond the deadline or the authority.
-    async fn within<F: Future>(&mut self, work: F) -> Result<F::Output, Stopped> {
-        let mut work = std::pin::pin!(work);
-        poll_fn(|cx| {
+    fn within<'a, F: Future>(
+        &'a mut self,
+        mut work: Pin<&'a mut F>,
+    ) -> impl Future<Output = Result<F::Output, Stopped>> + use<'a, A, F> {
+        poll_fn(move |cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
             }
@@ -110,63 +117,63 @@ impl<A: Authority> Exchange<A> {
             }
             self.deadline.as_mut().poll(cx).map(|()| Err(Stopped::Late))
         })
-        .await
     }
 
-    /// A connection that is ready, the last used one first.
-    async fn connection(&mut self) -> Result<Connection, Failure> {
-        let unreachable = |why: String| Failure::new(Code::UpstreamUnreachable, why);
-        loop {
-            let pooled = self.pool.take(&self.target);
-            let Some(mut connection) = pooled else { break };
-            // Its task may not have seen yet that the last exchange is over, or that the sender closed it.
-            match self.within(connection.sender.ready()).await {
-                Ok(Ok(())) => return Ok(connection),
-                Ok(Err(_)) => {}
-                Err(stopped) => return Err(not_sent(stopped)),
+    /// Finds a connection that is ready, the last used one first.
+    async fn connect(&mut self) -> Result<(), Failure> {
+        while let Some(mut connection) = self.pool.take(&self.target) {
+            if !connection.sender.is_ready() {
+                // Its task may not have seen yet that the last exchange is over, or that the sender closed it.
+                let ready = self.within(pin!(connection.sender.ready())).await.map_err(not_sent)?;
+                if ready.is_err() {
+                    continue;
+                }
             }
+            self.connection = Some(connection);
+            return Ok(());
         }
+        Box::pin(self.connect_anew()).await
+    }
+
+    async fn connect_anew(&mut self) -> Result<(), Failure> {
         let target = Arc::clone(&self.target);
-        let connect = tokio::time::timeout(self.bounds.connect, Pool::connect(&target));
-        match self.within(connect).await {
-            Ok(Ok(Ok(connection))) => Ok(connection),
-            Ok(Ok(Err(why))) => Err(unreachable(format!("the sender cannot be reached: {why}"))),
-            Ok(Err(_)) => Err(unreachable("the sender did not accept a connection in time".to_owned())),
-            Err(stopped) => Err(not_sent(stopped)),
-        }
+        let connect = pin!(tokio::time::timeout(self.bounds.connect, Pool::connect(&target)));
+        let why = match self.within(connect).await.map_err(not_sent)? {
+            Ok(Ok(connection)) => {
+                self.connection = Some(connection);
+                return Ok(());
+            }
+            Ok(Err(why)) => format!("the sender cannot be reached: {why}"),
+            Err(_) => "the sender did not accept a connection in time".to_owned(),
+        };
+        Err(Failure::new(Code::UpstreamUnreachable, why))
     }
 
     /// Sends the request; an answer's head.
-    async fn send(
-        &mut self,
-        mut request: Request<RequestBody>,
-    ) -> Result<(Connection, Response<Incoming>), Failure> {
+    async fn send(&mut self) -> Result<Response<Incoming>, Failure> {
         loop {
-            let mut connection = self.connection().await?;
+            self.connect().await?;
             self.authority
                 .begin()
                 .map_err(|code| Failure::new(code, "the holder changed before the send began"))?;
-            let answer = connection.sender.try_send_request(request);
-            let failure = match self.within(answer).await {
-                Ok(Ok(response)) => return Ok((connection, response)),
-                Ok(Err(mut failed)) => match failed.take_message() {
-                    Some(unsent) => {
-                        // The connection closed while it was idle: the request never left this process.
-                        self.authority.unbegin();
-                        if !connection.used {
-                            connection.close().await;
-                            let why = format!("the sender closed a new connection: {}", failed.error());
-                            return Err(Failure::new(Code::UpstreamUnreachable, why));
-                        }
-                        request = unsent;
-                        continue;
-                    }
-                    None => self.broken(failed.error()),
-                },
-                Err(stopped) => maybe_sent(stopped),
+            let (Some(connection), Some(request)) = (&mut self.connection, self.request.take()) else {
+                return Err(Failure::new(Code::Internal, ""));
             };
-            connection.close().await;
-            return Err(failure);
+            let answer = pin!(connection.sender.try_send_request(request));
+            let mut failed = match self.within(answer).await.map_err(maybe_sent)? {
+                Ok(response) => return Ok(response),
+                Err(failed) => failed,
+            };
+            self.request = failed.take_message();
+            if self.request.is_none() {
+                return Err(self.broken(failed.error()));
+            }
+            // The connection closed while it was idle: the request never left this process.
+            self.authority.unbegin();
+            if self.connection.as_ref().is_none_or(|connection| !connection.used) {
+                let why = format!("the sender closed a new connection: {}", failed.error());
+                return Err(Failure::new(Code::UpstreamUnreachable, why));
+            }
         }
     }
 
@@ -180,70 +187,82 @@ impl<A: Authority> Exchange<A> {
         Failure::new(Code::UpstreamFailed, format!("{who}: {why}"))
     }
 
-    /// Reads the answer: whole, or as much of it as fits.
+    /// Reads the answer into `frames`: whole, or as much of it as fits. True if it is whole.
     async fn receive(
         &mut self,
         body: &mut Incoming,
         buffer: u64,
-    ) -> Result<(VecDeque<Bytes>, bool), Failure> {
-        let (mut frames, mut size) = (VecDeque::new(), 0);
+        frames: &mut VecDeque<Bytes>,
+    ) -> Result<bool, Failure> {
+        let mut size = 0;
         loop {
             if body.is_end_stream() {
-                return Ok((frames, true));
+                return Ok(true);
             }
             if size >= buffer {
-                return Ok((frames, false));
+                return Ok(false);
             }
-            match self.within(body.frame()).await {
-                Ok(None) => return Ok((frames, true)),
-                Ok(Some(Ok(frame))) => {
+            match self.within(pin!(body.frame())).await.map_err(maybe_sent)? {
+                None => return Ok(true),
+                Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         size += data.len() as u64;
                         frames.push_back(data);
                     }
                 }
-                Ok(Some(Err(why))) => return Err(self.broken(&why)),
-                Err(stopped) => return Err(maybe_sent(stopped)),
+                Some(Err(why)) => return Err(self.broken(&why)),
             }
         }
     }
 
-    /// Gives the connection back if both messages are through; else closes it.
-    async fn finish(&mut self, mut connection: Connection, reusable: bool) {
-        if reusable && self.progress.as_ref().is_none_or(Progress::is_sent) {
+    /// Sends, and reads what has to be read before the answer is passed on.
+    async fn run(&mut self) -> Result<(Answer, Option<Incoming>), Failure> {
+        let (head, mut body) = self.send().await?.into_parts();
+        if head.status.is_informational() {
+            let why =
+                format!("the sender answered {} to a request that asked for no such thing", head.status);
+            return Err(Failure::new(Code::UpstreamFailed, why));
+        }
+        let buffer = if is_event_stream(&head) { 0 } else { self.bounds.answer_buffer };
+        let mut frames = VecDeque::new();
+        let whole = self.receive(&mut body, buffer, &mut frames).await?;
+        Ok((Answer { head, body: AnswerBody::Whole(frames) }, (!whole).then_some(body)))
+    }
+
+    /// Gives the connection back if both messages are through; else closes it, and waits until it is closed.
+    async fn finish(&mut self, reusable: bool) {
+        let Some(mut connection) = self.connection.take() else { return };
+        // An answer may come before all of its request is written; what is left must not hold up the next one.
+        if reusable && self.progress.as_ref().is_none_or(Progress::is_sent) && connection.is_through().await {
             connection.used = true;
             self.pool.put(&self.target, connection, self.bounds.idle);
         } else {
-            connection.close().await;
+            Box::pin(connection.close()).await;
         }
     }
 
     /// Passes the rest of a long answer on. The caller's speed bounds it, and the deadline bounds the caller.
     async fn pump(
         mut self,
-        connection: Connection,
         mut body: Incoming,
         reusable: bool,
         caller: mpsc::Sender<Option<Bytes>>,
         ended: impl FnOnce(Option<Code>) + Send + 'static,
     ) {
         let failure = loop {
-            let data = match self.within(body.frame()).await {
+            let data = match self.within(pin!(body.frame())).await {
                 Ok(None) => break None,
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 Ok(Some(Err(_))) => break Some(Code::UpstreamFailed),
                 Err(stopped) => break Some(maybe_sent(stopped).code),
             };
             // A caller that left no longer matters: the answer is read to its end all the same.
-            match self.within(caller.send(Some(data))).await {
+            match self.within(pin!(caller.send(Some(data)))).await {
                 Ok(_) => {}
                 Err(stopped) => break Some(maybe_sent(stopped).code),
             }
         };
-        match failure {
-            None => self.finish(connection, reusable).await,
-            Some(_) => connection.close().await,
-        }
+        self.finish(reusable && failure.is_none()).await;
         // The permit goes before anybody is told; a slow caller does not hold it.
         drop(self);
         ended(failure);
@@ -271,71 +290,73 @@ fn maybe_sent(stopped: Stopped) -> Failure {
 
 /// Sends one request under an authority and reads its answer.
 ///
-/// `ended` is told once how it ended: `None` if it was answered whole. The authority is given back before that, when the exchange has ended: the request written and the answer read to its end, or the
-/// connection closed. Dropping the future closes the connection; callers that may leave keep it in a task.
+/// The authority is given back when the exchange has ended: the request written and the answer read to its end, or the
+/// connection closed. Then `ended` is told once how it ended: `None` if it was answered whole. Dropping the future closes
+/// the connection and tells nobody; whoever may leave keeps it in a task.
 ///
 /// # Errors
 /// With a code whose outcome is `not_sent` no byte was written.
-pub async fn send<A: Authority>(
+pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
     pool: &Arc<Pool>,
     outgoing: Outgoing,
     authority: A,
-    ended: impl FnOnce(Option<Code>) + Send + 'static,
-) -> Result<Answer, Failure> {
-    let Outgoing { request, progress, target, bounds } = outgoing;
-    let deadline = Box::pin(tokio::time::sleep(bounds.total));
-    let mut exchange = Exchange { pool: Arc::clone(pool), target, bounds, authority, deadline, progress };
-    match run(&mut exchange, request).await {
-        Ok((head, connection, body, frames, whole)) => {
-            let reusable = !announces_close(&head);
-            if whole {
-                exchange.finish(connection, reusable).await;
+    ended: E,
+) -> impl Future<Output = Result<Answer, Failure>> + Send + 'static + use<A, E> {
+    let mut exchange = begin(pool, outgoing, authority);
+    async move {
+        match exchange.run().await {
+            Ok((answer, None)) => {
+                exchange.finish(is_reusable(&answer.head)).await;
                 drop(exchange);
                 ended(None);
-                return Ok(Answer { head, body: AnswerBody::Whole(frames) });
+                Ok(answer)
             }
-            let (caller, rest) = mpsc::channel(8);
-            tokio::spawn(exchange.pump(connection, body, reusable, caller, ended));
-            Ok(Answer { head, body: AnswerBody::Partial(frames, rest) })
-        }
-        Err(failure) => {
-            drop(exchange);
-            ended(Some(failure.code));
-            Err(failure)
-        }
-    }
-}
-
-type Received = (http::response::Parts, Connection, Incoming, VecDeque<Bytes>, bool);
-
-async fn run<A: Authority>(
-    exchange: &mut Exchange<A>,
-    request: Request<RequestBody>,
-) -> Result<Received, Failure> {
-    let (connection, response) = exchange.send(request).await?;
-    let (head, mut body) = response.into_parts();
-    if head.status.is_informational() {
-        connection.close().await;
-        let why = format!("the sender answered {} to a request that asked for no such thing", head.status);
-        return Err(Failure::new(Code::UpstreamFailed, why));
-    }
-    let buffer = if is_event_stream(&head) { 0 } else { exchange.bounds.answer_buffer };
-    match exchange.receive(&mut body, buffer).await {
-        Ok((frames, whole)) => Ok((head, connection, body, frames, whole)),
-        Err(failure) => {
-            connection.close().await;
-            Err(failure)
+            Ok((answer, Some(rest))) => Ok(pass_on(exchange, answer, rest, ended)),
+            Err(failure) => {
+                exchange.finish(false).await;
+                drop(exchange);
+                ended(Some(failure.code));
+                Err(failure)
+            }
         }
     }
 }
 
-fn announces_close(head: &http::response::Parts) -> bool {
-    head.version != http::Version::HTTP_11
-        || head.headers.get_all(header::CONNECTION).iter().any(|value| {
-            value
-                .to_str()
-                .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
-        })
+fn begin<A: Authority>(pool: &Arc<Pool>, outgoing: Outgoing, authority: A) -> Exchange<A> {
+    let Outgoing { request, progress, target, bounds } = outgoing;
+    let deadline = Box::pin(tokio::time::sleep(bounds.total));
+    let (pool, request) = (Arc::clone(pool), Some(request));
+    Exchange { pool, target, bounds, authority, deadline, progress, request, connection: None }
+}
+
+/// The exchange goes on in a task; the answer's body comes from there.
+fn pass_on<A: Authority>(
+    exchange: Exchange<A>,
+    answer: Answer,
+    rest: Incoming,
+    ended: impl FnOnce(Option<Code>) + Send + 'static,
+) -> Answer {
+    let Answer { head, body } = answer;
+    let (AnswerBody::Whole(frames) | AnswerBody::Partial(frames, _)) = body;
+    let (caller, passed_on) = mpsc::channel(8);
+    let reusable = is_reusable(&head);
+    tokio::spawn(exchange.pump(rest, reusable, caller, ended));
+    Answer { head, body: AnswerBody::Partial(frames, passed_on) }
+}
+
+/// Whether another request may follow on the connection, as far as the answer's head says.
+fn is_reusable(head: &http::response::Parts) -> bool {
+    let closes = |value: &http::HeaderValue| {
+        value
+            .to_str()
+            .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
+    };
+    // Framed in both ways, the sender may mean another end than the one that was read.
+    let framed_twice = head.headers.contains_key(header::TRANSFER_ENCODING)
+        && head.headers.contains_key(header::CONTENT_LENGTH);
+    head.version == http::Version::HTTP_11
+        && !framed_twice
+        && !head.headers.get_all(header::CONNECTION).iter().any(closes)
 }
 
 /// Events are passed on as they come: whoever asked for them waits for each.

@@ -36,6 +36,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Whether all of the last request is written. Its task may need one more turn to say so.
+    pub(super) async fn is_through(&self) -> bool {
+        if !self.sender.is_ready() {
+            tokio::task::yield_now().await;
+        }
+        self.sender.is_ready()
+    }
+
     /// Closes it and waits until it is closed. Dropped, it closes soon.
     pub(super) async fn close(self) {
         self.task.abort();

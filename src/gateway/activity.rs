@@ -6,10 +6,11 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -39,6 +40,8 @@ pub struct Activity {
     idle_since: AtomicU64,
     /// The caller has not taken what is to be written.
     stuck_since: AtomicU64,
+    /// Its end must not look like an orderly one.
+    aborted: AtomicBool,
 }
 
 impl Activity {
@@ -53,6 +56,7 @@ impl Activity {
             head_since: AtomicU64::new(now),
             idle_since: AtomicU64::new(now),
             stuck_since: AtomicU64::new(0),
+            aborted: AtomicBool::new(false),
         })
     }
 
@@ -116,6 +120,15 @@ impl Activity {
 #[derive(Debug)]
 pub struct Busy(Arc<Activity>);
 
+impl Busy {
+    /// Its answer broke off. HTTP/2 tells that of the one stream; HTTP/1 has only the connection to tell it by.
+    pub(super) fn abort(&self) {
+        if !self.0.chatty {
+            self.0.aborted.store(true, Relaxed);
+        }
+    }
+}
+
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.idle_since.store(self.0.clock.now().as_nanos(), Relaxed);
@@ -135,6 +148,15 @@ impl Watched {
     #[must_use]
     pub fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
         Self { stream, activity }
+    }
+}
+
+/// To a caller that reads an answer until the connection ends, an orderly end of a broken one would look whole.
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.activity.aborted.load(Relaxed) {
+            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        }
     }
 }
 

@@ -68,7 +68,7 @@ impl Authority for Admission {
     fn unbegin(&self) {
         let Some(permit) = &self.permit else { return };
         let mut state = self.entry.state();
-        let (_, effects) = state.account.unbegin(permit);
+        let (_, effects) = state.account.unbegin(permit, self.registry.proofs.begun());
         let drained = effects.drained.is_some();
         self.registry.carry_out(&self.entry.name, &mut state, effects);
         drop(state);
@@ -118,6 +118,8 @@ pub struct Judge<'a> {
     pub rules: &'a Rules,
     /// Which account; known to be a name.
     pub account: &'a str,
+    /// Its entry, as far as it was there when the request came.
+    pub entry: Option<&'a Arc<Entry>>,
     /// The token.
     pub claim: &'a Claim,
     /// How its task is told when it is superseded or cut.
@@ -139,19 +141,17 @@ impl Judge<'_> {
         if self.registry.is_history_reset() {
             return Err(Code::HistoryReset.into());
         }
-        let entry = self.registry.get(self.account);
-        if let Some(refused) = entry.as_ref().and_then(|entry| self.at_once(entry)) {
+        if let Some(refused) = self.entry.and_then(|entry| self.at_once(entry)) {
             return Err(refused);
         }
         if let Some(admission) = self.by_older_proof() {
-            return admission;
+            return Ok(admission);
         }
-        let _parked = self.park(entry.as_deref())?;
+        let _parked = self.park()?;
         let mut deadline = self.deadline();
         let mut proven = self.prove(deadline).await?;
         loop {
-            // Looked up again after the proof: the account may have come, or gone and come again, meanwhile.
-            let entry = self.registry.get(self.account);
+            let entry = self.entry();
             match self.look(entry.as_ref(), proven.proof) {
                 Look::Done(done) => {
                     self.registry.judged_by(proven.begun_at);
@@ -166,11 +166,12 @@ impl Judge<'_> {
                 }
                 Look::Unlisted => self.wait_listed(proven.proof, deadline).await?,
                 Look::Draining(until) => {
+                    // Judged again at once: another holder may have come, and a refusal needs no newer proof. An admission
+                    // does: the gate asks for one begun after the drain.
                     if let Some(entry) = entry {
                         self.wait_drained(&entry, until).await?;
                     }
                     deadline = self.deadline();
-                    proven = self.prove(deadline).await?;
                 }
                 Look::Unproven => proven = self.prove(deadline).await?,
             }
@@ -185,14 +186,13 @@ impl Judge<'_> {
         if self.registry.is_history_reset() {
             return Err(Code::HistoryReset.into());
         }
-        let entry = self.registry.get(self.account);
-        let _parked = self.park(entry.as_deref())?;
+        let _parked = self.park()?;
         let deadline = self.deadline();
         let proof = self.prove(deadline).await?.proof;
         if !self.registry.is_listed(proof) {
             self.wait_listed(proof, deadline).await?;
         }
-        let Some(entry) = self.registry.get(self.account) else { return Err(Code::UnknownAccount.into()) };
+        let Some(entry) = self.entry() else { return Err(Code::UnknownAccount.into()) };
         loop {
             let changed = entry.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -216,6 +216,14 @@ impl Judge<'_> {
         }
     }
 
+    /// The account's entry now: it may have come, or gone and come again, since the request came.
+    fn entry(&self) -> Option<Arc<Entry>> {
+        match self.entry {
+            Some(entry) if !entry.forgotten.load(SeqCst) => Some(Arc::clone(entry)),
+            Some(_) | None => self.registry.get(self.account),
+        }
+    }
+
     fn deadline(&self) -> Moment {
         self.registry.clock.now().after(self.rules.park_timeout)
     }
@@ -224,8 +232,8 @@ impl Judge<'_> {
         self.registry.proofs.after_now(deadline).await.ok_or_else(|| Code::ViewUnproven.into())
     }
 
-    fn park(&self, entry: Option<&Entry>) -> Result<super::parking::Parked, Refused> {
-        let (places, holder) = match entry {
+    fn park(&self) -> Result<super::parking::Parked, Refused> {
+        let (places, holder) = match self.entry {
             Some(entry) => {
                 let state = entry.state();
                 let last = state.account.last_holder();
@@ -248,16 +256,15 @@ impl Judge<'_> {
     }
 
     /// An admission by a proof that is young enough. Anything else needs one of its own.
-    fn by_older_proof(&self) -> Option<Result<Admission, Refused>> {
+    fn by_older_proof(&self) -> Option<Admission> {
         if self.rules.max_staleness.is_zero() {
             return None;
         }
         let proven = self.registry.proofs.within(self.rules.max_staleness)?;
-        let entry = self.registry.get(self.account)?;
-        match self.look(Some(&entry), proven.proof) {
+        match self.look(Some(&self.entry()?), proven.proof) {
             Look::Done(Ok(admission)) => {
                 self.registry.judged_by(proven.begun_at);
-                Some(Ok(admission))
+                Some(admission)
             }
             Look::Done(Err(_)) | Look::Unread | Look::Unlisted | Look::Draining(_) | Look::Unproven => None,
         }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use http::HeaderValue;
 
 use super::admission::{Admission, Unjudged};
-use super::entry::Send;
+use super::entry::{Entry, Send};
 use super::outgoing::Sender;
 use super::service::{Gateway, Route};
 use crate::code::Code;
@@ -30,12 +30,12 @@ impl Allowed {
         gateway: &Gateway,
         route: &Route,
         account: &str,
+        entry: Option<&Arc<Entry>>,
         claim: Option<&Claim>,
         send: &Arc<Send>,
     ) -> Result<Self, Code> {
-        let entry = gateway.registry.get(account);
         let would = (route.config.mode == Mode::Shadow).then(|| {
-            let code = match (claim, &entry) {
+            let code = match (claim, entry) {
                 (None, _) => Some(Code::MissingToken),
                 (Some(_), None) => Some(Code::UnknownAccount),
                 (Some(claim), Some(entry)) => {
@@ -43,12 +43,12 @@ impl Allowed {
                 }
             };
             if let Some(code) = code {
-                gateway.registry.reject_shadow(entry.as_deref(), code);
+                gateway.registry.reject_shadow(entry.map(Arc::as_ref), code);
             }
             code.map_or("admitted", Code::as_str)
         });
         let most = gateway.rules.most_in_flight_per_account;
-        let place = Unjudged::enter(entry, Arc::clone(send), most).ok_or(Code::Overloaded)?;
+        let place = Unjudged::enter(entry.cloned(), Arc::clone(send), most).ok_or(Code::Overloaded)?;
         Ok(Self::Unjudged { place, account: account.to_owned(), would })
     }
 
@@ -71,6 +71,17 @@ impl Allowed {
         match self {
             Self::Judged(admission) => Sender::Holder(&admission.identity),
             Self::Unjudged { account, .. } => Sender::Unjudged(account),
+        }
+    }
+
+    /// Whose it is.
+    pub(super) fn account(&self) -> HeaderValue {
+        match self {
+            Self::Judged(admission) => admission.identity.account.clone(),
+            // A name is visible ASCII.
+            Self::Unjudged { account, .. } => {
+                HeaderValue::from_str(account).unwrap_or(HeaderValue::from_static("-"))
+            }
         }
     }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::admission::Refused;
+use super::entry::Entry;
+use super::fields::Fields;
 use super::service::{Gateway, Route};
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest};
@@ -82,36 +83,36 @@ impl Received {
 
 /// The length that the head announces.
 #[must_use]
-pub fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+pub fn announced(fields: &Fields<'_>) -> Option<u64> {
+    fields.content_length.value?.to_str().ok()?.parse().ok()
 }
 
-/// Reads the body up to the route's buffer.
+/// Reads the body up to the route's buffer. `None`: the caller left in the middle of it, and reads no answer.
 ///
 /// # Errors
 /// `body_too_large`, `body_timeout`, `overloaded`, or `malformed_request` where the caller broke its framing.
 pub async fn receive(
     gateway: &Gateway,
     route: &Route,
-    account: &str,
+    entry: Option<&Arc<Entry>>,
     incoming: &mut Incoming,
-) -> Result<Received, Refused> {
+) -> Result<Option<Received>, Refused> {
     if incoming.is_end_stream() {
-        return Ok(Received { complete: true, ..Received::default() });
+        return Ok(Some(Received { complete: true, ..Received::default() }));
     }
     let bounds = &route.body_bounds;
-    let entry = gateway.registry.get(account);
-    let own = entry.as_ref().map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
+    let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
     let reading = async {
         loop {
             let data = match incoming.frame().await {
                 None => {
                     received.complete = true;
-                    return Ok(());
+                    return Ok(true);
                 }
                 // Trailers end here; they carry nothing that counts.
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) if has_left(&error) => return Ok(false),
                 Some(Err(_)) => return Err(Code::MalformedRequest),
             };
             if data.is_empty() {
@@ -133,16 +134,25 @@ pub async fn receive(
             received.frames.push_back(data);
             if incoming.is_end_stream() {
                 received.complete = true;
-                return Ok(());
+                return Ok(true);
             }
             if received.size > bounds.buffer {
-                return Ok(());
+                return Ok(true);
             }
         }
     };
     match tokio::time::timeout(bounds.pause, reading).await {
-        Ok(Ok(())) => Ok(received),
+        Ok(Ok(here)) => Ok(here.then_some(received)),
         Ok(Err(code)) => Err(code.into()),
         Err(_) => Err(Code::BodyTimeout.into()),
     }
+}
+
+/// Whether a body broke off because its connection ended, and not because it is malformed.
+fn has_left(error: &hyper::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| {
+        [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe].contains(&cause.kind())
+    })
 }

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
+use super::fields::{Fields, Once};
 use super::head::{Head, Refusal, is_alike};
 use crate::code::Code;
 use crate::config::{Captures, Source};
@@ -15,35 +16,32 @@ use crate::fence::token::{Claim, TokenError, parse_epoch, parse_instance, parse_
 /// How many digits a seq may have in the layouts with sequential candidates.
 const SEQ_DIGITS: usize = 10;
 
-const SEQ: HeaderName = HeaderName::from_static("x-fencing-seq");
-const SESSION: HeaderName = HeaderName::from_static("x-fencing-session");
-const INSTANCE: HeaderName = HeaderName::from_static("x-fencing-instance");
-const EPOCH: HeaderName = HeaderName::from_static("x-fencing-epoch");
-
 /// The token, if there is one that is well-formed.
 ///
 /// # Errors
 /// `missing_token` without seq or session, `malformed_token` for anything that is not exactly a token.
-pub fn token(headers: &HeaderMap) -> Result<Claim, Refusal> {
+pub fn token(fields: &Fields<'_>) -> Result<Claim, Refusal> {
     let malformed = |why: TokenError| Refusal::new(Code::MalformedToken, why.to_string());
     let missing = |what: &'static str| Refusal::new(Code::MissingToken, what);
-    let seq = once(headers, &SEQ)?.ok_or_else(|| missing("X-Fencing-Seq is missing"))?;
-    let session = once(headers, &SESSION)?.ok_or_else(|| missing("X-Fencing-Session is missing"))?;
+    let seq = once(fields.seq, "X-Fencing-Seq must be given once")?;
+    let session = once(fields.session, "X-Fencing-Session must be given once")?;
+    let instance = once(fields.instance, "X-Fencing-Instance must be given once")?;
+    let epoch = once(fields.epoch, "X-Fencing-Epoch must be given once")?;
+    let seq = seq.ok_or_else(|| missing("X-Fencing-Seq is missing"))?;
+    let session = session.ok_or_else(|| missing("X-Fencing-Session is missing"))?;
     Ok(Claim {
         seq: parse_seq(seq, SEQ_DIGITS).map_err(malformed)?,
         session: parse_session(session).map_err(malformed)?,
-        instance: once(headers, &INSTANCE)?.map(parse_instance).transpose().map_err(malformed)?,
-        epoch: once(headers, &EPOCH)?.map(parse_epoch).transpose().map_err(malformed)?,
+        instance: instance.map(parse_instance).transpose().map_err(malformed)?,
+        epoch: epoch.map(parse_epoch).transpose().map_err(malformed)?,
     })
 }
 
-fn once<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Refusal> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next();
-    if values.next().is_some() {
-        return Err(Refusal::new(Code::MalformedToken, format!("{name} must be given once")));
+fn once<'a>(field: Once<'a>, again: &'static str) -> Result<Option<&'a [u8]>, Refusal> {
+    if field.again {
+        return Err(Refusal::new(Code::MalformedToken, again));
     }
-    Ok(value.map(http::HeaderValue::as_bytes))
+    Ok(field.value.map(http::HeaderValue::as_bytes))
 }
 
 /// The account: all sources that are present must agree.
@@ -171,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_token_is_whole_or_refused() {
-        let code = |fields: &[(&str, &str)]| token(&headers(fields)).map_err(|refusal| refusal.code);
+        let code =
+            |fields: &[(&str, &str)]| token(&Fields::of(&headers(fields))).map_err(|refusal| refusal.code);
         let good = code(&[("x-fencing-seq", "007"), ("x-fencing-session", "0xA")]).unwrap();
         assert_eq!((good.seq.0, good.session.0, good.instance, good.epoch), (7, 10, None, None));
         assert_eq!(code(&[("x-fencing-seq", "7")]), Err(Code::MissingToken));

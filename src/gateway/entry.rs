@@ -2,7 +2,7 @@
 //!
 //! The mutex is held for a few instructions, never across an await, and no other one is taken under it.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -180,6 +180,8 @@ pub struct Entry {
     pub(super) changed: Notify,
     /// Requests that wait.
     pub(super) places: Arc<Places>,
+    /// It is in the registry no longer: whoever still has it looks the name up again.
+    pub(super) forgotten: AtomicBool,
     /// Sends that are forwarded without a permit, in shadow and pass mode.
     pub(super) unjudged: AtomicUsize,
     /// Bytes of bodies that are kept for it.
@@ -193,6 +195,7 @@ impl Entry {
             state: Mutex::default(),
             changed: Notify::new(),
             places: Arc::default(),
+            forgotten: AtomicBool::new(false),
             unjudged: AtomicUsize::new(0),
             buffered: Arc::default(),
         }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Version, header};
 
+use super::fields::{Fields, Once, is_fencing};
 use crate::code::Code;
 
 /// A refusal that the request itself causes.
@@ -46,14 +47,18 @@ pub struct Head<'a> {
 ///
 /// # Errors
 /// The refusal that it deserves.
-pub fn check<'a>(parts: &'a Parts, most_bytes: usize) -> Result<Head<'a>, Refusal> {
+pub fn check<'a>(parts: &'a Parts, fields: &Fields<'a>, most_bytes: usize) -> Result<Head<'a>, Refusal> {
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Refusal::new(Code::MethodNotAllowed, "CONNECT and TRACE are not supported"));
     }
-    check_size(parts, most_bytes)?;
-    let host = check_target(parts)?;
-    check_framing(parts)?;
-    let expects_continue = check_expect(&parts.headers)?;
+    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if fields.bytes + target > most_bytes {
+        let detail = format!("the head may have at most {most_bytes} bytes");
+        return Err(Refusal::new(Code::HeadersTooLarge, detail));
+    }
+    let host = check_target(parts, fields)?;
+    check_framing(parts, fields)?;
+    let expects_continue = check_expect(fields)?;
     let path = parts.uri.path();
     check_path(path)?;
     let query = parts.uri.query();
@@ -66,22 +71,11 @@ pub fn check<'a>(parts: &'a Parts, most_bytes: usize) -> Result<Head<'a>, Refusa
     Ok(Head { path, query, host, expects_continue })
 }
 
-fn check_size(parts: &Parts, most: usize) -> Result<(), Refusal> {
-    let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
-    if fields + target > most {
-        return Err(Refusal::new(Code::HeadersTooLarge, format!("the head may have at most {most} bytes")));
-    }
-    Ok(())
-}
-
-fn check_target(parts: &Parts) -> Result<Option<&str>, Refusal> {
-    let mut hosts = parts.headers.get_all(header::HOST).iter();
-    let host = hosts.next();
-    if hosts.next().is_some() {
+fn check_target<'a>(parts: &'a Parts, fields: &Fields<'a>) -> Result<Option<&'a str>, Refusal> {
+    if fields.host.again {
         return Err(malformed("there must be exactly one Host"));
     }
-    let host = match host.map(|value| value.to_str()) {
+    let host = match fields.host.value.map(|value| value.to_str()) {
         None => None,
         Some(Ok(host)) if is_authority(host) => Some(host),
         Some(_) => return Err(malformed("the Host must be a name or an address, with or without a port")),
@@ -104,40 +98,40 @@ fn check_target(parts: &Parts) -> Result<Option<&str>, Refusal> {
         (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
             Err(malformed("the target's authority and the Host must be equal"))
         }
-        // HTTP/2 needs no Host beside its authority; HTTP/1.1 always does.
+        // HTTP/2 needs no Host beside its authority; HTTP/1.1 always does, HTTP/1.0 beside a whole URL.
         (Some(authority), None) if parts.version == Version::HTTP_2 => Ok(Some(authority)),
-        (_, None) if parts.version == Version::HTTP_2 || parts.version == Version::HTTP_11 => {
-            Err(malformed("there must be exactly one Host"))
-        }
+        (None, None) if parts.version == Version::HTTP_10 => Ok(None),
+        (_, None) => Err(malformed("there must be exactly one Host")),
         (_, host) => Ok(host),
     }
 }
 
+/// A name or an address, with or without a port: no user, and no list that some would read as two.
 fn is_authority(text: &str) -> bool {
-    !text.contains('@') && text.parse::<http::uri::Authority>().is_ok()
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~:[]".contains(&b);
+    text.bytes().all(plain) && text.parse::<http::uri::Authority>().is_ok()
 }
 
-fn check_framing(parts: &Parts) -> Result<(), Refusal> {
-    let headers = &parts.headers;
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next() {
-        let plain = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
-        if !plain {
-            return Err(malformed("the only transfer coding supported is chunked"));
+fn check_framing(parts: &Parts, fields: &Fields<'_>) -> Result<(), Refusal> {
+    if let Once { value: Some(coding), again } = fields.transfer_encoding
+        && (again || !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    {
+        return Err(malformed("the only transfer coding supported is chunked"));
+    }
+    if fields.ending.has_connection() {
+        for token in connection_tokens(&parts.headers) {
+            let token = token?;
+            if is_fencing(token)
+                || ["content-length", "host"].iter().any(|name| token.eq_ignore_ascii_case(name))
+            {
+                return Err(malformed("Connection must not name X-Fencing-*, Content-Length or Host"));
+            }
         }
     }
-    for token in connection_tokens(headers) {
-        let token = token?;
-        if is_fencing(token) || ["content-length", "host"].iter().any(|name| token.eq_ignore_ascii_case(name))
-        {
-            return Err(malformed("Connection must not name X-Fencing-*, Content-Length or Host"));
-        }
-    }
-    let mut upgrades = headers.get_all(header::UPGRADE).iter();
-    if let Some(upgrade) = upgrades.next() {
+    if let Once { value: Some(upgrade), again } = fields.upgrade {
         // Java's client asks for this by default; it is content with an answer over HTTP/1.1.
-        let h2c = upgrade.as_bytes().eq_ignore_ascii_case(b"h2c") && headers.contains_key("http2-settings");
-        if !h2c || upgrades.next().is_some() {
+        let h2c = upgrade.as_bytes().eq_ignore_ascii_case(b"h2c") && fields.http2_settings.value.is_some();
+        if again || !h2c {
             return Err(malformed("Upgrade is not supported"));
         }
     }
@@ -158,17 +152,6 @@ pub fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = Result<&st
     })
 }
 
-/// Whether a header belongs to the fence, in the right spelling or one that some servers take for it.
-#[must_use]
-pub fn is_fencing(name: &str) -> bool {
-    name.get(..10).is_some_and(|start| {
-        start
-            .bytes()
-            .zip(b"x-fencing-")
-            .all(|(have, want)| have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_'))
-    })
-}
-
 /// Whether two header names are one to a server that does not tell `-` from `_`.
 #[must_use]
 pub fn is_alike(name: &HeaderName, other: &HeaderName) -> bool {
@@ -180,13 +163,18 @@ pub fn is_alike(name: &HeaderName, other: &HeaderName) -> bool {
             .all(|(a, b)| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_')))
 }
 
-fn check_expect(headers: &HeaderMap) -> Result<bool, Refusal> {
-    let mut expectations = headers.get_all(header::EXPECT).iter();
-    let Some(expectation) = expectations.next() else { return Ok(false) };
-    if expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") && expectations.next().is_none() {
-        return Ok(true);
+fn check_expect(fields: &Fields<'_>) -> Result<bool, Refusal> {
+    match fields.expect {
+        Once { value: None, .. } => Ok(false),
+        Once { value: Some(expectation), again: false }
+            if expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") =>
+        {
+            Ok(true)
+        }
+        Once { .. } => {
+            Err(Refusal::new(Code::ExpectationFailed, "the only expectation supported is 100-continue"))
+        }
     }
-    Err(Refusal::new(Code::ExpectationFailed, "the only expectation supported is 100-continue"))
 }
 
 /// Refuses paths that two programs could read differently.
@@ -241,7 +229,8 @@ mod tests {
     }
 
     fn code(request: http::Request<()>) -> Option<Code> {
-        check(&parts(request), 1000).err().map(|refusal| refusal.code)
+        let parts = parts(request);
+        check(&parts, &Fields::of(&parts.headers), 1000).err().map(|refusal| refusal.code)
     }
 
     fn get(uri: &str) -> http::request::Builder {
@@ -291,6 +280,16 @@ mod tests {
         assert_eq!(code(get("h:80").body(()).unwrap()), Some(Code::MalformedRequest));
         let old = http::Request::builder().uri("/a").version(Version::HTTP_10).body(()).unwrap();
         assert_eq!(code(old), None);
+        let old = http::Request::builder().uri("http://h/a").version(Version::HTTP_10).body(()).unwrap();
+        assert_eq!(code(old), Some(Code::MalformedRequest));
+        for odd in ["", "a,b", "a, b", "u@h", "h/p", "h\u{e4}"] {
+            let request = http::Request::builder().uri("/a").header("host", odd).body(()).unwrap();
+            assert_eq!(code(request), Some(Code::MalformedRequest), "{odd}");
+        }
+        for good in ["h", "h:80", "[::1]:80", "a_b.c-d~e"] {
+            let request = http::Request::builder().uri("/a").header("host", good).body(()).unwrap();
+            assert_eq!(code(request), None, "{good}");
+        }
         let second = http::Request::builder().uri("http://h/a").version(Version::HTTP_2);
         assert_eq!(code(second.body(()).unwrap()), None);
     }
@@ -316,13 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn fencing_headers_are_known_in_both_spellings() {
-        for name in ["x-fencing-seq", "X_Fencing_Seq", "x-fencing_anything"] {
-            assert!(is_fencing(name), "{name}");
-        }
-        for name in ["x-fencing", "x-fenced-seq", "fencing-seq", "é-fencing-é"] {
-            assert!(!is_fencing(name), "{name}");
-        }
+    fn two_spellings_of_one_name_are_alike() {
         let name = |text: &str| HeaderName::from_bytes(text.as_bytes()).unwrap();
         assert!(is_alike(&name("x-device-id"), &name("x_device_id")));
         assert!(!is_alike(&name("x-device-id"), &name("x-device-ix")));

@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
 use super::activity::Busy;
-use super::allowed::Allowed;
 use super::events::Event;
-use super::journey::{Flight, Journey, RunToEnd};
+use super::fields::{Ending, Fields, Once};
+use super::journey::{Journey, RunToEnd};
 use super::outgoing::{self, Came};
 use super::plan::{Go, Rejected, decide};
-use super::reply::{self, Known, REQUEST_ID, ReplyBody, VERDICT};
+use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Worker};
 use crate::code::Code;
 use crate::fence::name::AccountName;
+use crate::fence::token::Claim;
 use crate::forward::body::discard;
-use crate::forward::exchange::{self, AnswerBody, Bounds, Failure, Outgoing};
-use crate::forward::pool::Pool;
+use crate::forward::exchange::{self, Answer, AnswerBody, Bounds, Failure, Outgoing};
 use crate::telemetry::Verdict;
 
 /// Serves one request. Dropped before the permit, the request is withdrawn; after it, the send runs to its end.
@@ -31,10 +31,36 @@ pub(super) async fn serve(
     request: Request<Incoming>,
     busy: Arc<Busy>,
 ) -> Response<ReplyBody> {
-    let (parts, incoming) = request.into_parts();
-    let request_id = request_id(&parts);
-    let mut reply = travel(&worker, peer, parts, incoming, request_id).await;
-    if worker.gateway.status.is_stopping() {
+    let gateway = &worker.gateway;
+    let (parts, mut incoming) = request.into_parts();
+    let fields = Fields::of(&parts.headers);
+    let (ending, expects) = (fields.ending, fields.expect.value.is_some());
+    let enlisted = worker.enlist(request_id(&fields));
+    let send = Arc::clone(&enlisted.send);
+    let mut journey = Journey::begin(Arc::clone(gateway));
+    let planned = match decide(gateway, &parts, &fields) {
+        Ok(plan) => plan.run(gateway, &parts, &mut incoming, &mut journey, &send).await,
+        Err(rejected) => Err(rejected),
+    };
+    let mut reply = match planned {
+        Ok(go) => {
+            let (landing, sending) = take_off(&worker, peer, parts, ending, incoming, go, &journey, enlisted);
+            drop(journey);
+            landing.reply(gateway, &send.request_id, sending.await)
+        }
+        Err(rejected) => {
+            journey.verdict(Verdict::Refused(rejected.code));
+            let mut reply = refuse(gateway, &rejected, &send.request_id);
+            // Whoever waits for 100 Continue may send its body now or not: nobody can tell where a next request begins.
+            if expects && !incoming.is_end_stream() {
+                reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal.
+            discard(incoming);
+            reply
+        }
+    };
+    if gateway.status.is_stopping() {
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     reply.body_mut().busy = Some(busy);
@@ -42,9 +68,8 @@ pub(super) async fn serve(
 }
 
 /// Kept if it is fit to be a log field, else made.
-fn request_id(parts: &Parts) -> HeaderValue {
-    let mut given = parts.headers.get_all(REQUEST_ID).iter();
-    if let (Some(id), None) = (given.next(), given.next()) {
+fn request_id(fields: &Fields<'_>) -> HeaderValue {
+    if let Once { value: Some(id), again: false } = fields.request_id {
         let fits = |b: &u8| b.is_ascii_alphanumeric() || b"._-".contains(b);
         if (1..=128).contains(&id.len()) && id.as_bytes().iter().all(fits) {
             return id.clone();
@@ -55,58 +80,32 @@ fn request_id(parts: &Parts) -> HeaderValue {
     HeaderValue::from_str(id.hyphenated().encode_lower(&mut text)).unwrap_or(HeaderValue::from_static("-"))
 }
 
-async fn travel(
-    worker: &Arc<Worker>,
-    peer: IpAddr,
-    parts: Parts,
-    mut incoming: Incoming,
-    request_id: HeaderValue,
-) -> Response<ReplyBody> {
-    let gateway = &worker.gateway;
-    let mut journey = Journey::begin(Arc::clone(gateway));
-    let enlisted = worker.enlist(request_id.clone());
-    let planned = match decide(gateway, &parts) {
-        Ok(plan) => plan.run(gateway, &parts, &mut incoming, &mut journey, &enlisted.send).await,
-        Err(rejected) => Err(rejected),
-    };
-    match planned {
-        Ok(go) => {
-            let flying = take_off(worker, peer, parts, incoming, go, &journey, enlisted);
-            drop(journey);
-            // From here on it runs to its end, whether or not the caller waits for it.
-            RunToEnd::new(flying).await
-        }
-        Err(rejected) => {
-            // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal. One
-            // that waits for 100 Continue is not sending.
-            if !parts.headers.contains_key(header::EXPECT) {
-                discard(incoming);
-            }
-            journey.verdict(Verdict::Refused(rejected.code));
-            refuse(gateway, &rejected, &request_id)
-        }
-    }
-}
-
-/// Makes the request that the sender gets, and the future that sends it.
+#[allow(clippy::too_many_arguments, reason = "the parts of one request, each used once")]
+/// Makes the request that the sender gets, and the future that sends it: it runs to its end, whether or not the caller
+/// waits for it.
 fn take_off(
     worker: &Worker,
     peer: IpAddr,
     parts: Parts,
+    ending: Ending,
     incoming: Incoming,
     go: Go,
     journey: &Journey,
     enlisted: Enlisted,
-) -> impl Future<Output = Response<ReplyBody>> + Send + 'static + use<> {
-    let Go { allowed, route, room, mut received, target, host } = go;
+) -> (Landing, RunToEnd<impl Future<Output = Result<Answer, Failure>> + Send + 'static + use<>>) {
+    let Go { allowed, claim, route, room, mut received, target, host } = go;
     let Parts { method, mut headers, version, .. } = parts;
     let config = &route.config;
     let flight = journey.take_off(room, allowed.is_judged(), std::mem::take(&mut received.budget));
     let came = Came { peer, host: host.as_deref(), version };
     let asked = came.host.filter(|_| config.preserve_host).and_then(|host| HeaderValue::from_str(host).ok());
     let authority = asked.unwrap_or_else(|| route.authority.clone());
-    outgoing::to_sender(&mut headers, &allowed.sender(), &came, authority, &enlisted.send.request_id);
+    outgoing::to_sender(&mut headers, ending, &allowed.sender(), &came, authority, &enlisted.send.request_id);
     let (body, progress) = received.into_body(incoming, &route.body_bounds);
+    if body.is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&method) {
+        // Nothing is written of an empty body, and many senders want to be told.
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     let mut request = Request::new(body);
     *request.method_mut() = method;
     *request.uri_mut() = target;
@@ -118,41 +117,55 @@ fn take_off(
         answer_buffer: config.answer_buffer,
     };
     let outgoing = Outgoing { request, progress, target: Arc::clone(&route.target), bounds };
-    fly(Arc::clone(&worker.pool), outgoing, allowed, flight, enlisted)
-}
-
-/// Sends, and makes the reply of the answer.
-async fn fly(
-    pool: Arc<Pool>,
-    outgoing: Outgoing,
-    allowed: Allowed,
-    flight: Flight,
-    enlisted: Enlisted,
-) -> Response<ReplyBody> {
-    let gateway = flight.gateway();
-    let request_id = enlisted.send.request_id.clone();
-    let verdict = allowed.header();
-    let bodiless = outgoing.request.method() == Method::HEAD;
+    let landing = Landing {
+        verdict: allowed.header(),
+        bodiless: outgoing.request.method() == Method::HEAD,
+        account: allowed.account(),
+        claim,
+    };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
         drop(enlisted);
     };
-    let answer = match exchange::send(&pool, outgoing, allowed, ended).await {
-        Ok(answer) => answer,
-        Err(Failure { code, detail }) => {
-            gateway.registry.tell(|| refusal(None, code, &request_id));
-            return reply::problem(code, &detail, &request_id, &Known::default());
-        }
-    };
-    let mut reply = Response::new(match answer.body {
-        AnswerBody::Whole(frames) => ReplyBody::frames(frames),
-        AnswerBody::Partial(frames, rest) => ReplyBody::partial(frames, rest),
-    });
-    *reply.status_mut() = answer.head.status;
-    *reply.headers_mut() = answer.head.headers;
-    outgoing::to_caller(reply.headers_mut(), &request_id, bodiless);
-    reply.headers_mut().insert(VERDICT, verdict);
-    reply
+    (landing, RunToEnd::new(exchange::send(&worker.pool, outgoing, allowed, ended)))
+}
+
+/// What is left to do once the sender has answered, or not.
+struct Landing {
+    verdict: HeaderValue,
+    bodiless: bool,
+    account: HeaderValue,
+    claim: Option<Claim>,
+}
+
+impl Landing {
+    fn reply(
+        self,
+        gateway: &Gateway,
+        request_id: &HeaderValue,
+        answer: Result<Answer, Failure>,
+    ) -> Response<ReplyBody> {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(Failure { code, detail }) => {
+                let account = self.account.to_str().ok();
+                gateway.registry.tell(|| refusal(account, code, request_id));
+                let known = Known { account, claim: self.claim.as_ref(), ..Known::default() };
+                return reply::problem(code, &detail, request_id, &known);
+            }
+        };
+        let mut reply = Response::new(match answer.body {
+            AnswerBody::Whole(frames) => ReplyBody::frames(frames),
+            AnswerBody::Partial(frames, rest) => {
+                ReplyBody::partial(frames, rest, outgoing::length(&answer.head.headers))
+            }
+        });
+        *reply.status_mut() = answer.head.status;
+        *reply.headers_mut() = answer.head.headers;
+        outgoing::to_caller(reply.headers_mut(), request_id, self.bodiless);
+        reply.headers_mut().insert(VERDICT, self.verdict);
+        reply
+    }
 }
 
 fn refusal(account: Option<&str>, code: Code, request_id: &HeaderValue) -> Event {
@@ -165,8 +178,8 @@ fn refusal(account: Option<&str>, code: Code, request_id: &HeaderValue) -> Event
 
 fn refuse(gateway: &Gateway, rejected: &Rejected<'_>, request_id: &HeaderValue) -> Response<ReplyBody> {
     let account = rejected.account.as_deref();
-    if let Some(account) = account {
-        gateway.registry.reject(gateway.registry.get(account).as_deref(), rejected.code);
+    if account.is_some() {
+        gateway.registry.reject(rejected.entry.as_deref(), rejected.code);
     }
     gateway.registry.tell(|| refusal(account, rejected.code, request_id));
     let known = Known {

@@ -80,12 +80,6 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// The gateway it belongs to.
-    #[must_use]
-    pub fn gateway(&self) -> Arc<Gateway> {
-        Arc::clone(&self.gateway)
-    }
-
     /// It ended: answered, or with a code.
     pub fn land(self, failure: Option<Code>) {
         let telemetry = &self.gateway.registry.telemetry;

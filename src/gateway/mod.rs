@@ -11,6 +11,7 @@ pub mod claim;
 pub mod connection;
 pub mod entry;
 pub mod events;
+pub mod fields;
 pub mod follower;
 pub mod head;
 mod ingress;

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
 use super::entry::Identity;
-use super::head::{connection_tokens, is_fencing};
+use super::fields::{Ending, Fields, is_fencing};
+use super::head::connection_tokens;
 use super::reply::REQUEST_ID;
 
 const ACCOUNT: HeaderName = HeaderName::from_static("x-fencing-account");
@@ -19,31 +20,21 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Fields that end at this hop whether or not `Connection` names them.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("http2-settings"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::CONTENT_LENGTH,
-];
-
 /// Removes hop-by-hop fields, framing, and everything that looks like the fence's own. Framing is written anew.
-fn strip(headers: &mut HeaderMap) {
-    let mut gone: Vec<HeaderName> = Vec::new();
-    if headers.contains_key(header::CONNECTION) {
+fn strip(headers: &mut HeaderMap, ending: Ending) {
+    let mut others: Vec<HeaderName> = Vec::new();
+    if ending.fencing {
+        others.extend(headers.keys().filter(|name| is_fencing(name.as_str())).cloned());
+    }
+    if ending.has_connection() {
         let named = connection_tokens(headers)
             .filter_map(|token| HeaderName::from_bytes(token.ok()?.as_bytes()).ok());
-        gone.extend(named);
+        others.extend(named);
     }
-    gone.extend(
-        headers.keys().filter(|name| is_fencing(name.as_str()) || HOP_BY_HOP.contains(name)).cloned(),
-    );
-    for name in gone {
+    for name in ending.names() {
+        headers.remove(name);
+    }
+    for name in others {
         headers.remove(name);
     }
 }
@@ -71,12 +62,13 @@ pub struct Came<'a> {
 /// Makes a request's headers what the sender gets.
 pub fn to_sender(
     headers: &mut HeaderMap,
+    ending: Ending,
     sender: &Sender<'_>,
     came: &Came<'_>,
     host: HeaderValue,
     request_id: &HeaderValue,
 ) {
-    strip(headers);
+    strip(headers, ending);
     headers.remove(header::EXPECT);
     match sender {
         Sender::Holder(identity) => {
@@ -118,10 +110,20 @@ fn via(version: Version) -> HeaderValue {
     })
 }
 
+/// The length that an answer announces. Beside a transfer coding it means nothing.
+#[must_use]
+pub fn length(headers: &HeaderMap) -> Option<u64> {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        return None;
+    }
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 /// Makes an answer's headers what the caller gets. `bodiless`: its length describes a body that is not sent.
 pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue, bodiless: bool) {
     let length = if bodiless { headers.get(header::CONTENT_LENGTH).cloned() } else { None };
-    strip(headers);
+    let ending = Fields::of(headers).ending;
+    strip(headers, ending);
     if let Some(length) = length {
         headers.insert(header::CONTENT_LENGTH, length);
     }
@@ -153,8 +155,10 @@ mod tests {
             headers.append(name, HeaderValue::from_static(value));
         }
         let came = Came { peer: "10.0.0.1".parse().unwrap(), host: Some("asked"), version: Version::HTTP_11 };
+        let ending = Fields::of(&headers).ending;
         to_sender(
             &mut headers,
+            ending,
             &Sender::Unjudged("a"),
             &came,
             HeaderValue::from_static("up:1"),

@@ -12,7 +12,8 @@ use super::admission::{Judge, Refused};
 use super::allowed::Allowed;
 use super::body::{self, Received};
 use super::claim;
-use super::entry::Send;
+use super::entry::{Entry, Send};
+use super::fields::Fields;
 use super::head::{self, Head, Refusal};
 use super::journey::Journey;
 use super::service::{Gateway, Room, Route};
@@ -20,6 +21,7 @@ use crate::code::Code;
 use crate::config::{Captures, Mode};
 use crate::fence::token::Claim;
 use crate::fence::view::Holder;
+use crate::telemetry::Verdict;
 
 /// A refusal, with what is told beside its code.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Rejected<'a> {
     pub(super) code: Code,
     pub(super) detail: Cow<'static, str>,
     pub(super) account: Option<Cow<'a, str>>,
+    /// The account's entry, where it has one.
+    pub(super) entry: Option<Arc<Entry>>,
     pub(super) claim: Option<Claim>,
     pub(super) current: Option<Arc<Holder>>,
     pub(super) allow: Option<String>,
@@ -35,7 +39,15 @@ pub(super) struct Rejected<'a> {
 impl From<Refusal> for Box<Rejected<'_>> {
     fn from(refusal: Refusal) -> Self {
         let Refusal { code, detail } = refusal;
-        Self::new(Rejected { code, detail, account: None, claim: None, current: None, allow: None })
+        Self::new(Rejected {
+            code,
+            detail,
+            account: None,
+            entry: None,
+            claim: None,
+            current: None,
+            allow: None,
+        })
     }
 }
 
@@ -51,12 +63,14 @@ pub(super) struct Plan<'a> {
     route: Arc<Route>,
     captures: Captures<'a>,
     account: Cow<'a, str>,
+    entry: Option<Arc<Entry>>,
     claim: Option<Claim>,
 }
 
 /// A request that is to be forwarded.
 pub(super) struct Go {
     pub(super) allowed: Allowed,
+    pub(super) claim: Option<Claim>,
     pub(super) route: Arc<Route>,
     pub(super) room: Room,
     pub(super) received: Received,
@@ -67,8 +81,12 @@ pub(super) struct Go {
 }
 
 /// Decides what the head alone decides: form, route, method, account, token, announced length.
-pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<'a>, Box<Rejected<'a>>> {
-    let head = head::check(parts, gateway.limits.max_header_bytes)?;
+pub(super) fn decide<'a>(
+    gateway: &'a Gateway,
+    parts: &'a Parts,
+    fields: &Fields<'a>,
+) -> Result<Plan<'a>, Box<Rejected<'a>>> {
+    let head = head::check(parts, fields, gateway.limits.max_header_bytes)?;
     let (route, captures) = gateway.route(head.path).ok_or(Code::NoRoute)?;
     let config = &route.config;
     if let Some(methods) = &config.methods
@@ -82,12 +100,13 @@ pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<
         return Err(Code::Denied.into());
     }
     let account = claim::account(&config.account, &captures, &head, &parts.headers)?;
+    let entry = gateway.registry.get(&account);
     let with_account = |refusal: Refusal| {
         let mut rejected: Box<Rejected<'_>> = refusal.into();
-        rejected.account = Some(account.clone());
+        (rejected.account, rejected.entry) = (Some(account.clone()), entry.clone());
         rejected
     };
-    let claim = match claim::token(&parts.headers) {
+    let claim = match claim::token(fields) {
         Ok(claim) => Some(claim),
         // Parsing is strict in every mode; a token that is not there is only missed where it counts.
         Err(refusal) if config.mode == Mode::Enforce || refusal.code == Code::MalformedToken => {
@@ -95,30 +114,32 @@ pub(super) fn decide<'a>(gateway: &'a Gateway, parts: &'a Parts) -> Result<Plan<
         }
         Err(_) => None,
     };
-    if body::announced(&parts.headers).is_some_and(|length| length > config.max_body) {
+    if body::announced(fields).is_some_and(|length| length > config.max_body) {
         let most = config.max_body;
         let refusal = Refusal::new(Code::BodyTooLarge, format!("the body may have at most {most} bytes"));
         return Err(with_account(refusal));
     }
-    Ok(Plan { head, route: Arc::clone(route), captures, account, claim })
+    Ok(Plan { head, route: Arc::clone(route), captures, account, entry, claim })
 }
 
 impl<'a> Plan<'a> {
     /// Body first, then proof, verdict and permit. Dropped before it is ready, the request is withdrawn.
     pub(super) async fn run(
-        self,
+        &self,
         gateway: &Arc<Gateway>,
         parts: &Parts,
         incoming: &mut Incoming,
         journey: &mut Journey,
         send: &Arc<Send>,
     ) -> Result<Go, Box<Rejected<'a>>> {
-        let Self { head, route, captures, account, claim } = self;
+        let Self { head, route, captures, account, entry, claim } = self;
+        let entry = entry.as_ref();
         let rejected = |refused: Refused| {
             Box::new(Rejected {
                 code: refused.code,
                 detail: "".into(),
                 account: Some(account.clone()),
+                entry: entry.cloned(),
                 claim: claim.clone(),
                 current: refused.current,
                 allow: None,
@@ -128,7 +149,8 @@ impl<'a> Plan<'a> {
         let judge = enforced.map(|claim| Judge {
             registry: &gateway.registry,
             rules: &gateway.rules,
-            account: &account,
+            account,
+            entry,
             claim,
             send,
             patience: route.config.drain_timeout,
@@ -136,19 +158,22 @@ impl<'a> Plan<'a> {
         if let Some(judge) = judge.as_ref().filter(|_| head.expects_continue) {
             until_shutdown(send, judge.preview()).await.map_err(rejected)?;
         }
-        let receive = body::receive(gateway, &route, &account, incoming);
-        let received = until_shutdown(send, receive).await.map_err(rejected)?;
+        let receive = body::receive(gateway, route, entry, incoming);
+        let Some(received) = until_shutdown(send, receive).await.map_err(rejected)? else {
+            journey.verdict(Verdict::Withdrawn);
+            return Err(Code::MalformedRequest.into());
+        };
         journey.body_is_in();
         let allowed = match &judge {
             Some(judge) => Allowed::Judged(until_shutdown(send, judge.admit()).await.map_err(rejected)?),
-            None => Allowed::unjudged(gateway, &route, &account, claim.as_ref(), send)
+            None => Allowed::unjudged(gateway, route, account, entry, claim.as_ref(), send)
                 .map_err(|code| rejected(code.into()))?,
         };
-        let room = gateway.room(&route).ok_or_else(|| rejected(Code::Overloaded.into()))?;
-        let target = target(&route, &captures, &parts.uri).ok_or(Code::MalformedPath)?;
+        let room = gateway.room(route).ok_or_else(|| rejected(Code::Overloaded.into()))?;
+        let target = target(route, captures, &parts.uri).ok_or(Code::MalformedPath)?;
         journey.verdict(allowed.verdict());
         let host = head.host.map(str::to_owned);
-        Ok(Go { allowed, route, room, received, target, host })
+        Ok(Go { allowed, claim: claim.clone(), route: Arc::clone(route), room, received, target, host })
     }
 }
 

@@ -279,6 +279,7 @@ impl Registry {
             let count =
                 if absent { self.absent.fetch_add(1, SeqCst) + 1 } else { self.absent.fetch_sub(1, SeqCst) };
             if forget && count > MOST_ABSENT && self.accounts.remove(name.as_str()).is_some() {
+                entry.forgotten.store(true, SeqCst);
                 self.absent.fetch_sub(1, SeqCst);
             }
         }

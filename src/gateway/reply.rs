@@ -173,7 +173,8 @@ pub struct Aborted;
 enum Content {
     Whole(Bytes),
     Frames(VecDeque<Bytes>),
-    Rest(VecDeque<Bytes>, mpsc::Receiver<Option<Bytes>>),
+    /// What is there, what still comes, and how much both are, where that is known.
+    Rest(VecDeque<Bytes>, mpsc::Receiver<Option<Bytes>>, Option<u64>),
 }
 
 /// The body of any reply.
@@ -200,10 +201,14 @@ impl ReplyBody {
         Self { content: Content::Frames(frames), busy: None }
     }
 
-    /// Pieces that are there, and those that still come.
+    /// Pieces that are there, and those that still come; with their length in all, where it is known.
     #[must_use]
-    pub fn partial(frames: VecDeque<Bytes>, rest: mpsc::Receiver<Option<Bytes>>) -> Self {
-        Self { content: Content::Rest(frames, rest), busy: None }
+    pub fn partial(
+        frames: VecDeque<Bytes>,
+        rest: mpsc::Receiver<Option<Bytes>>,
+        length: Option<u64>,
+    ) -> Self {
+        Self { content: Content::Rest(frames, rest, length), busy: None }
     }
 }
 
@@ -220,18 +225,27 @@ impl Body for ReplyBody {
             Content::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Content::Whole(bytes) => ready(std::mem::take(bytes)),
             Content::Frames(frames) => frames.pop_front().map_or(Poll::Ready(None), ready),
-            Content::Rest(frames, rest) => match frames.pop_front() {
-                Some(frame) => ready(frame),
-                None => match rest.poll_recv(cx) {
-                    Poll::Ready(Some(Some(bytes))) => ready(bytes),
+            Content::Rest(frames, rest, left) => {
+                let next = match frames.pop_front() {
+                    Some(frame) => Poll::Ready(Some(Some(frame))),
+                    None => rest.poll_recv(cx),
+                };
+                match next {
+                    Poll::Ready(Some(Some(bytes))) => {
+                        *left = left.map(|left| left.saturating_sub(bytes.len() as u64));
+                        ready(bytes)
+                    }
                     Poll::Ready(Some(None)) => {
                         self.content = Content::Whole(Bytes::new());
                         Poll::Ready(None)
                     }
-                    Poll::Ready(None) => Poll::Ready(Some(Err(Aborted))),
+                    Poll::Ready(None) => {
+                        self.busy.iter().for_each(|busy| busy.abort());
+                        Poll::Ready(Some(Err(Aborted)))
+                    }
                     Poll::Pending => Poll::Pending,
-                },
-            },
+                }
+            }
         }
     }
 
@@ -249,7 +263,8 @@ impl Body for ReplyBody {
             Content::Frames(frames) => {
                 SizeHint::with_exact(frames.iter().map(|frame| frame.len() as u64).sum())
             }
-            Content::Rest(..) => SizeHint::default(),
+            Content::Rest(_, _, Some(left)) => SizeHint::with_exact(*left),
+            Content::Rest(_, _, None) => SizeHint::default(),
         }
     }
 }

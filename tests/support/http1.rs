@@ -349,6 +349,13 @@ impl Connection {
         Ok(Response { status, headers, body, trailers, raw_head })
     }
 
+    /// Everything that comes up to and with the first `end`; panics if it does not come within `limit`.
+    #[track_caller]
+    pub fn read_until(&mut self, end: &[u8], limit: Duration) -> String {
+        self.0.set_deadline(Some(now() + limit));
+        latin1(&self.0.until(end).unwrap_or_else(|error| panic!("{:?} did not come: {error}", latin1(end))))
+    }
+
     /// Everything that comes until the other side closes or resets, or `limit` is over.
     pub fn read_to_end_within(&mut self, limit: Duration) -> Vec<u8> {
         self.0.set_deadline(Some(now() + limit));
@@ -381,6 +388,12 @@ impl Connection {
     /// The socket itself.
     pub fn stream(&self) -> &TcpStream {
         &self.0.stream
+    }
+}
+
+impl From<TcpStream> for Connection {
+    fn from(stream: TcpStream) -> Self {
+        Self(Wire::new(stream))
     }
 }
 

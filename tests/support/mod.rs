@@ -1,10 +1,10 @@
 //! The test kit: real parts on loopback for integration tests, brought in by `mod support;`.
 //!
 //! [`Ensemble`] (ZooKeeper servers), [`Sender`] (an upstream that records), [`Relay`] (a line that fails on demand),
-//! [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary), [`http1`] (raw bytes to any of
-//! them), [`wait`] (conditions instead of sleeps). Every part stops and removes its files when it is dropped.
-//! Everything blocks, and may be called from async tests of the multi-thread flavour. It never skips: what is
-//! missing makes the test fail and says what to install.
+//! [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary), [`Stage`] (all of them, shared by a
+//! file's tests), [`http1`] (raw bytes to any of them), [`wait`] (conditions instead of sleeps). Every part stops and
+//! removes its files when it is dropped. Everything blocks, and may be called from async tests of the multi-thread
+//! flavour. It never skips: what is missing makes the test fail and says what to install.
 
 #![allow(
     dead_code,
@@ -20,6 +20,7 @@
 )]
 
 pub mod answer;
+pub mod expect;
 pub mod gateway;
 pub mod http1;
 pub mod instance;
@@ -28,10 +29,12 @@ pub mod place;
 pub mod process;
 pub mod relay;
 pub mod sender;
+pub mod stage;
 pub mod wait;
 pub mod zookeeper;
 
 pub use answer::{Answer, Ending};
+pub use expect::{answer_to, assert_admitted, assert_bytes_refused, assert_no_request, assert_refused, only};
 pub use gateway::{Gateway, Setup};
 pub use http1::{Connection, Headers, Response, call, get_json, try_call};
 pub use instance::Instance;
@@ -40,5 +43,6 @@ pub use place::{Folder, free_port, loopback};
 pub use process::Process;
 pub use relay::Relay;
 pub use sender::{Recorded, Sender};
+pub use stage::{Holder, Shared, Stage, named_route, route};
 pub use wait::{Latch, PATIENCE, eventually, now, run, stays, wait_for, wait_for_within, wait_until};
 pub use zookeeper::{Ensemble, Plan, ZooKeeper};

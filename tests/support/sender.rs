@@ -142,6 +142,11 @@ impl Sender {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
+    /// Whether a connection, as [`Recorded::connection`] counts them, is open.
+    pub fn is_open(&self, connection: usize) -> bool {
+        self.shared.open.lock().unwrap().contains_key(&connection)
+    }
+
     /// How many connections are open.
     pub fn open_connections(&self) -> usize {
         self.shared.open.lock().unwrap().len()

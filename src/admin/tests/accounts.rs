@@ -27,6 +27,7 @@ async fn admit(world: &World, name: &str) -> Admission {
         registry: &world.registry,
         rules: &rules,
         account: name,
+        entry: None,
         claim: &claim,
         send: &send,
         patience: Duration::from_secs(60),

@@ -1,0 +1,198 @@
+//! The header fields that matter here, found in one pass: each look-up in a map of headers costs as much as a pass.
+//!
+//! Collects; it judges nothing.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// A field that may be given once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Once<'a> {
+    /// Its first value.
+    pub value: Option<&'a HeaderValue>,
+    /// It was given again.
+    pub again: bool,
+}
+
+impl<'a> Once<'a> {
+    fn add(&mut self, value: &'a HeaderValue) {
+        self.again |= self.value.is_some();
+        self.value.get_or_insert(value);
+    }
+}
+
+/// The fields of one message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fields<'a> {
+    /// The size of all fields, in bytes.
+    pub bytes: usize,
+    /// `Host`.
+    pub host: Once<'a>,
+    /// `Transfer-Encoding`.
+    pub transfer_encoding: Once<'a>,
+    /// `Content-Length`.
+    pub content_length: Once<'a>,
+    /// `Upgrade`.
+    pub upgrade: Once<'a>,
+    /// `HTTP2-Settings`.
+    pub http2_settings: Once<'a>,
+    /// `Expect`.
+    pub expect: Once<'a>,
+    /// `X-Request-Id`.
+    pub request_id: Once<'a>,
+    /// `X-Fencing-Seq`.
+    pub seq: Once<'a>,
+    /// `X-Fencing-Session`.
+    pub session: Once<'a>,
+    /// `X-Fencing-Instance`.
+    pub instance: Once<'a>,
+    /// `X-Fencing-Epoch`.
+    pub epoch: Once<'a>,
+    /// What has to go before the message is passed on.
+    pub ending: Ending,
+}
+
+/// Which fields end at this hop.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ending {
+    /// The known ones, as bits by their place in [`ENDING`].
+    known: u16,
+    /// There are others that look like the fence's own.
+    pub fencing: bool,
+}
+
+/// Fields that end at this hop whether or not `Connection` names them, framing, and the token that is replaced.
+pub static ENDING: [HeaderName; 13] = [
+    HeaderName::from_static("connection"),
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+    HeaderName::from_static("te"),
+    HeaderName::from_static("trailer"),
+    HeaderName::from_static("transfer-encoding"),
+    HeaderName::from_static("upgrade"),
+    HeaderName::from_static("content-length"),
+    HeaderName::from_static("x-fencing-seq"),
+    HeaderName::from_static("x-fencing-session"),
+    HeaderName::from_static("x-fencing-instance"),
+    HeaderName::from_static("x-fencing-epoch"),
+];
+
+impl Ending {
+    fn note(&mut self, index: u16) {
+        self.known |= 1 << index;
+    }
+
+    /// Whether there is a `Connection`.
+    #[must_use]
+    pub fn has_connection(self) -> bool {
+        self.known & 1 != 0
+    }
+
+    /// The known ones that are there.
+    pub fn names(self) -> impl Iterator<Item = &'static HeaderName> {
+        ENDING
+            .iter()
+            .enumerate()
+            .filter(move |(index, _)| self.known & (1 << index) != 0)
+            .map(|(_, name)| name)
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// Looks through all fields once.
+    #[must_use]
+    pub fn of(headers: &'a HeaderMap) -> Self {
+        let mut fields = Self::default();
+        for (name, value) in headers {
+            let name = name.as_str();
+            fields.bytes += name.len() + value.len() + 4;
+            match name {
+                "connection" => fields.ending.note(0),
+                "keep-alive" => fields.ending.note(1),
+                "proxy-connection" => fields.ending.note(2),
+                "http2-settings" => {
+                    fields.ending.note(3);
+                    fields.http2_settings.add(value);
+                }
+                "te" => fields.ending.note(4),
+                "trailer" => fields.ending.note(5),
+                "transfer-encoding" => {
+                    fields.ending.note(6);
+                    fields.transfer_encoding.add(value);
+                }
+                "upgrade" => {
+                    fields.ending.note(7);
+                    fields.upgrade.add(value);
+                }
+                "content-length" => {
+                    fields.ending.note(8);
+                    fields.content_length.add(value);
+                }
+                "x-fencing-seq" => {
+                    fields.ending.note(9);
+                    fields.seq.add(value);
+                }
+                "x-fencing-session" => {
+                    fields.ending.note(10);
+                    fields.session.add(value);
+                }
+                "x-fencing-instance" => {
+                    fields.ending.note(11);
+                    fields.instance.add(value);
+                }
+                "x-fencing-epoch" => {
+                    fields.ending.note(12);
+                    fields.epoch.add(value);
+                }
+                "host" => fields.host.add(value),
+                "expect" => fields.expect.add(value),
+                "x-request-id" => fields.request_id.add(value),
+                other => fields.ending.fencing |= is_fencing(other),
+            }
+        }
+        fields
+    }
+}
+
+/// Whether a field belongs to the fence, in the right spelling or one that some servers take for it.
+#[must_use]
+pub fn is_fencing(name: &str) -> bool {
+    let alike =
+        |(have, want): (u8, &u8)| have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_');
+    name.len() >= 10 && name.bytes().zip(b"x-fencing-").all(alike)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_that_ends_here_is_noted_at_its_place() {
+        for name in &ENDING {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static("1"));
+            assert_eq!(Fields::of(&headers).ending.names().collect::<Vec<_>>(), [name]);
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_given_again_is_noted() {
+        let mut headers = HeaderMap::new();
+        headers.append("host", HeaderValue::from_static("a"));
+        assert!(!Fields::of(&headers).host.again);
+        headers.append("host", HeaderValue::from_static("b"));
+        let fields = Fields::of(&headers);
+        assert!(fields.host.again);
+        assert_eq!(fields.host.value.unwrap(), "a");
+    }
+
+    #[test]
+    fn fencing_fields_are_known_in_both_spellings() {
+        for name in ["x-fencing-seq", "X_Fencing_Seq", "x-fencing_anything"] {
+            assert!(is_fencing(name), "{name}");
+        }
+        for name in ["x-fencing", "x-fenced-seq", "fencing-seq", "é-fencing-é"] {
+            assert!(!is_fencing(name), "{name}");
+        }
+    }
+}
