@@ -129,11 +129,7 @@ async fn run(worker: Arc<Worker>, listener: TcpListener, mut stage: watch::Recei
             _ = stage.changed() => {}
         }
     }
-    // Whoever has connected already is still served.
-    while let Some(Ok((stream, peer))) = futures_util::FutureExt::now_or_never(listener.accept()) {
-        admit(&mut connections, &worker, stream, peer, &stage);
-    }
-    drop(listener);
+    admit_waiting(&mut connections, &worker, listener, &stage);
     let clock = worker.gateway.registry.clock.clone();
     let deadline = clock.now().after(drain);
     finish(&worker, &mut connections, &clock, deadline).await;
@@ -147,6 +143,30 @@ async fn look_at_deadlines(worker: Arc<Worker>) {
     loop {
         look.tick().await;
         worker.check_deadlines();
+    }
+}
+
+/// Whoever has connected already is still served; then the listener is closed. The system itself is asked: tokio's
+/// budget would pretend after 128 that there are no more.
+fn admit_waiting(
+    connections: &mut JoinSet<()>,
+    worker: &Arc<Worker>,
+    listener: TcpListener,
+    stage: &watch::Receiver<Stage>,
+) {
+    let Ok(listener) = listener.into_std() else { return };
+    for _ in 0..=BACKLOG {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                if let Ok(stream) = stream {
+                    admit(connections, worker, stream, peer, stage);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            // One that has left again says nothing about the next.
+            Err(_) => {}
+        }
     }
 }
 
