@@ -1,6 +1,6 @@
 //! One connection of a caller: HTTP/1.1 or HTTP/2 by its first bytes, with a watchdog over both.
 //!
-//! Carries requests to [`ingress`](super::ingress). It reads no request itself.
+//! Carries requests to [`ingress`]. It reads no request itself.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use http::HeaderValue;
 use tokio::sync::Notify;
@@ -95,7 +96,8 @@ impl Send {
     }
 }
 
-/// What the sender is told about who sends: made once per term.
+/// What the sender is told about who sends: made once per term. All of it lies in one piece of memory, because with many
+/// accounts it is not in any cache when it is needed.
 #[derive(Debug)]
 pub struct Identity {
     /// `X-Fencing-Account`.
@@ -112,15 +114,22 @@ pub struct Identity {
 
 impl Identity {
     pub(super) fn new(name: &AccountName, holder: &Holder) -> Self {
-        // Names and encoded instances are visible ASCII, the rest are numbers.
-        let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
-        Self {
-            account: value(name.as_str()),
-            seq: HeaderValue::from(holder.seq.0),
-            session: HeaderValue::from(holder.session.0),
-            instance: value(&encode_instance(&holder.instance)),
-            epoch: HeaderValue::from(holder.epoch.0),
-        }
+        let texts = [
+            name.as_str(),
+            &holder.seq.to_string(),
+            &holder.session.0.to_string(),
+            &encode_instance(&holder.instance),
+            &holder.epoch.to_string(),
+        ];
+        let all = Bytes::from(texts.concat());
+        let mut end = 0;
+        let [account, seq, session, instance, epoch] = texts.map(|text| {
+            let start = end;
+            end += text.len();
+            // Names and encoded instances are visible ASCII, the rest are numbers.
+            HeaderValue::from_maybe_shared(all.slice(start..end)).unwrap_or(HeaderValue::from_static("-"))
+        });
+        Self { account, seq, session, instance, epoch }
     }
 }
 

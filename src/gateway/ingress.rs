@@ -17,6 +17,7 @@ use super::outgoing::{self, Came};
 use super::plan::{Go, Rejected, decide};
 use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Worker};
+use crate::clock::wall_ms;
 use crate::code::Code;
 use crate::fence::name::AccountName;
 use crate::fence::token::Claim;
@@ -75,8 +76,10 @@ fn request_id(fields: &Fields<'_>) -> HeaderValue {
             return id.clone();
         }
     }
-    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-    let id = uuid::Uuid::now_v7();
+    // It has to be unique, not secret.
+    let (mut text, mut random) = ([0; uuid::fmt::Hyphenated::LENGTH], [0; 10]);
+    fastrand::fill(&mut random);
+    let id = uuid::Builder::from_unix_timestamp_millis(wall_ms(), &random).into_uuid();
     HeaderValue::from_str(id.hyphenated().encode_lower(&mut text)).unwrap_or(HeaderValue::from_static("-"))
 }
 
