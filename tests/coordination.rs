@@ -157,6 +157,48 @@ fn without_a_quorum_nothing_is_admitted_and_with_one_everything_is_again() {
     wait_until_admitted(&gateway, &token);
 }
 
+#[test]
+fn a_deposed_leader_that_wakes_up_proves_nothing() {
+    let ensemble = Ensemble::start(3);
+    let sender = Sender::new();
+    let leads = ensemble.leading().unwrap();
+    let others: Vec<_> = (0..3).filter(|index| *index != leads).map(|index| ensemble.server(index)).collect();
+    let connect = others.iter().map(|server| server.connect()).collect::<Vec<_>>().join(",");
+    // Patient enough that its link to the frozen server still stands when that wakes up.
+    let gateway = Setup::new(&ensemble.server(leads).connect(), &sender.url())
+        .section("freshness", "park_timeout = \"25s\"")
+        .section(
+            "zookeeper",
+            &format!("connect = \"{}\"\nsession_timeout = \"40s\"", ensemble.server(leads).connect()),
+        )
+        .start();
+    let (a, b) = (Instance::open_for(&connect, "a", LONG), Instance::open_for(&connect, "b", LONG));
+    a.lead(ACCOUNT);
+    b.join(ACCOUNT);
+    assert_eq!(gateway.send(ACCOUNT, &a.token(ACCOUNT), b"x").status, 200);
+    ensemble.server(leads).freeze();
+    wait_until("another one leads", || {
+        others.iter().any(|server| server.mode().as_deref() == Some("leader"))
+    });
+    let active = a.path(ACCOUNT, "active");
+    persist(&a, || a.read(&active).is_none(), || a.drop_active(ACCOUNT));
+    wait_for("b takes it", || b.try_take(ACCOUNT).ok());
+    let post = |token: Headers| {
+        let address = gateway.proxy();
+        std::thread::spawn(move || call(address, "POST", &format!("/wx/{ACCOUNT}/send"), &token, "x"))
+    };
+    let (old, new) = (post(a.token(ACCOUNT)), post(b.token(ACCOUNT)));
+    wait_until("both are parked", || gateway.metrics().sum("fencegate_parked", &[]) == 2.0);
+    ensemble.server(leads).thaw();
+    let woke = now();
+    while woke.elapsed() < Duration::from_secs(3) {
+        assert_ne!(gateway.send(ACCOUNT, &a.token(ACCOUNT), b"stale").status, 200);
+    }
+    assert_eq!(refusal(&old.join().unwrap()), (409, "stale_token", "not_sent"));
+    assert_eq!(new.join().unwrap().status, 200);
+    assert_eq!(sender.count(), 2);
+}
+
 /// What one send got, and when.
 struct Sent {
     began: Instant,

@@ -217,6 +217,12 @@ impl Bench {
         Self { service, registry, following: tokio::spawn(follower.run()) }
     }
 
+    /// A barrier: what is read after it may show another history than what was read before.
+    async fn prove(&self) {
+        let deadline = self.registry.clock.now().after(Duration::from_secs(10));
+        self.registry.proofs.after_now(deadline).await.expect("proven");
+    }
+
     async fn admit(&self, account: &str, seq: u64, patience: Duration) -> Result<Admission, Refused> {
         let rules = Rules {
             max_staleness: Duration::ZERO,
@@ -289,6 +295,7 @@ async fn a_history_that_went_back_is_read_once_and_not_in_a_loop() {
     service.set("x", 1, 50);
     let bench = Bench::start(service, Clock::default(), false);
     bench.eventually_holds("x", 50).await;
+    bench.prove().await;
     bench.service.set("x", 1, 40);
     eventually("the reset is seen", || bench.registry.is_history_reset()).await;
     let refused = bench.admit("x", 1, Duration::ZERO).await.unwrap_err();
@@ -312,6 +319,7 @@ async fn sends_of_a_history_that_is_over_are_drained_and_cut_like_any_others() {
         bench.eventually_holds("x", 50).await;
         let old = bench.admit("x", 1, Duration::from_millis(100)).await.expect("admitted");
         old.begin().expect("begun");
+        bench.prove().await;
         bench.service.set("x", 2, 40);
         if !accept {
             eventually("the reset is seen", || bench.registry.is_history_reset()).await;
@@ -320,10 +328,10 @@ async fn sends_of_a_history_that_is_over_are_drained_and_cut_like_any_others() {
         let mut waiting = std::pin::pin!(bench.admit("x", 2, Duration::ZERO));
         let cut = poll_fn(|cx: &mut Context<'_>| {
             assert!(waiting.as_mut().poll(cx).is_pending(), "the new holder does not wait");
-            old.poll_revoked(cx)
+            old.poll_stop(cx)
         });
-        let code = tokio::time::timeout(support::PATIENCE, cut).await.expect("cut at its deadline");
-        assert_eq!(code, Code::HandoverCut);
+        let stop = tokio::time::timeout(support::PATIENCE, cut).await.expect("cut at its deadline");
+        assert_eq!(stop, fencegate::forward::Stop::Cut);
         drop(old);
         assert!(waiting.await.is_ok());
     }
@@ -335,6 +343,7 @@ async fn an_epoch_that_comes_again_in_another_history_is_another_term() {
     service.set("x", 1, 50);
     let bench = Bench::start(service, Clock::default(), true);
     bench.eventually_holds("x", 50).await;
+    bench.prove().await;
     bench.service.set("x", 1, 40);
     bench.eventually_holds("x", 40).await;
     // Within a history it would be a holder that changed in the middle of its term.
@@ -346,6 +355,7 @@ async fn an_epoch_that_comes_again_in_another_history_is_another_term() {
     // The one that is restored has a term of the same number.
     let mut older = held_by(3, 60);
     older.marks = older.marks.map(|marks| Marks { newest: 45, ..marks });
+    bench.prove().await;
     bench.service.show("x", older);
     eventually("the restored holder holds", || {
         bench.registry.get("x").is_some_and(|entry| {

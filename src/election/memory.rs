@@ -178,7 +178,7 @@ impl Backend for Memory {
 
     async fn connect(&mut self) -> Result<MemoryLink, BackendError> {
         let changes = self.world().announce.subscribe();
-        Ok(MemoryLink { memory: self.clone(), changes })
+        Ok(MemoryLink { memory: self.clone(), changes: Some(changes) })
     }
 }
 
@@ -186,7 +186,15 @@ impl Backend for Memory {
 #[derive(Debug)]
 pub struct MemoryLink {
     memory: Memory,
-    changes: broadcast::Receiver<Change>,
+    /// Until it is over.
+    changes: Option<broadcast::Receiver<Change>>,
+}
+
+impl MemoryLink {
+    fn lost(&mut self, why: &str) -> Change {
+        self.changes = None;
+        Change::Lost(why.to_owned())
+    }
 }
 
 fn done<T: Send + 'static>(value: T) -> Pending<T> {
@@ -223,21 +231,20 @@ impl Link for MemoryLink {
     }
 
     async fn next(&mut self) -> Change {
-        match self.changes.recv().await {
+        let Some(changes) = &mut self.changes else { return self.lost("the link is over") };
+        match changes.recv().await {
             Ok(change) => change,
-            Err(broadcast::error::RecvError::Lagged(_)) => Change::Lost("too far behind".to_owned()),
-            Err(broadcast::error::RecvError::Closed) => Change::Lost("the service is gone".to_owned()),
+            Err(broadcast::error::RecvError::Lagged(_)) => self.lost("too far behind"),
+            Err(broadcast::error::RecvError::Closed) => self.lost("the service is gone"),
         }
     }
 
     fn try_next(&mut self) -> Option<Change> {
-        match self.changes.try_recv() {
+        match self.changes.as_mut()?.try_recv() {
             Ok(change) => Some(change),
             Err(broadcast::error::TryRecvError::Empty) => None,
-            Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Change::Lost("too far behind".to_owned())),
-            Err(broadcast::error::TryRecvError::Closed) => {
-                Some(Change::Lost("the service is gone".to_owned()))
-            }
+            Err(broadcast::error::TryRecvError::Lagged(_)) => Some(self.lost("too far behind")),
+            Err(broadcast::error::TryRecvError::Closed) => Some(self.lost("the service is gone")),
         }
     }
 }

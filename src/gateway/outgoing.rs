@@ -68,7 +68,8 @@ pub fn to_sender(
     host: HeaderValue,
     request_id: &HeaderValue,
 ) {
-    strip(headers, ending);
+    let replaced = matches!(sender, Sender::Holder(_));
+    strip(headers, if replaced { ending.keep_token() } else { ending });
     headers.remove(header::EXPECT);
     if came.version == Version::HTTP_2 {
         join_cookies(headers);
@@ -132,14 +133,10 @@ pub fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Makes an answer's headers what the caller gets. `bodiless`: its length describes a body that is not sent.
-pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue, bodiless: bool) {
-    let length = if bodiless { headers.get(header::CONTENT_LENGTH).cloned() } else { None };
-    let ending = Fields::of(headers).ending;
+/// Makes an answer's headers what the caller gets.
+pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue) {
+    let ending = Fields::of(headers).ending();
     strip(headers, ending);
-    if let Some(length) = length {
-        headers.insert(header::CONTENT_LENGTH, length);
-    }
     headers.insert(REQUEST_ID, request_id.clone());
 }
 

@@ -110,7 +110,8 @@ pub const fn advice(code: Code) -> &'static str {
             "the elections could not be proven current in time; nothing was sent; try again"
         }
         Code::HistoryReset => {
-            "ZooKeeper's history went back; nothing is sent until an operator accepts the new one"
+            "ZooKeeper's history went back; nothing is sent until the new one is accepted: fencegate accept-history, or \
+             POST /v1/history/accept on the admin listener"
         }
         Code::Overloaded => "a limit of the gateway is reached; nothing was sent; try again",
         Code::ShuttingDown => "the gateway is shutting down; nothing was sent; try again",

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use super::connection::{self, Open, Stage};
-use super::service::{Gateway, Worker};
+use super::service::{Gateway, LOOK, Worker};
 use crate::clock::{Clock, Moment};
 use crate::telemetry::ConnectionError;
 
@@ -108,6 +108,8 @@ impl Workers {
 
 async fn run(worker: Arc<Worker>, listener: TcpListener, mut stage: watch::Receiver<Stage>, drain: Duration) {
     let mut connections = JoinSet::new();
+    // It ends with the runtime.
+    tokio::spawn(look_at_deadlines(Arc::clone(&worker)));
     let mut sweep = tokio::time::interval(Duration::from_secs(1));
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while *stage.borrow() == Stage::Serving {
@@ -127,16 +129,45 @@ async fn run(worker: Arc<Worker>, listener: TcpListener, mut stage: watch::Recei
             _ = stage.changed() => {}
         }
     }
-    // Whoever has connected already is still served.
-    while let Some(Ok((stream, peer))) = futures_util::FutureExt::now_or_never(listener.accept()) {
-        admit(&mut connections, &worker, stream, peer, &stage);
-    }
-    drop(listener);
+    admit_waiting(&mut connections, &worker, listener, &stage);
     let clock = worker.gateway.registry.clock.clone();
     let deadline = clock.now().after(drain);
     finish(&worker, &mut connections, &clock, deadline).await;
     worker.cut_all();
     finish(&worker, &mut connections, &clock, clock.now().after(LAST_WORDS)).await;
+}
+
+async fn look_at_deadlines(worker: Arc<Worker>) {
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        worker.check_deadlines();
+    }
+}
+
+/// Whoever has connected already is still served; then the listener is closed. The system itself is asked: tokio's
+/// budget would pretend after 128 that there are no more.
+fn admit_waiting(
+    connections: &mut JoinSet<()>,
+    worker: &Arc<Worker>,
+    listener: TcpListener,
+    stage: &watch::Receiver<Stage>,
+) {
+    let Ok(listener) = listener.into_std() else { return };
+    for _ in 0..=BACKLOG {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                if let Ok(stream) = stream {
+                    admit(connections, worker, stream, peer, stage);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            // One that has left again says nothing about the next.
+            Err(_) => {}
+        }
+    }
 }
 
 fn admit(
