@@ -319,6 +319,7 @@ fn a_long_answer_keeps_its_length() {
 
 #[test]
 fn an_answer_that_breaks_after_its_head_was_passed_on_never_looks_whole() {
+    let stage = stage();
     let long = "x".repeat(2_000_000);
     let until_reset =
         format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{long}", 2_000_001);
@@ -334,7 +335,7 @@ fn an_answer_that_breaks_after_its_head_was_passed_on_never_looks_whole() {
     ];
     for (what, route, answer) in cases {
         for version in ["HTTP/1.1", "HTTP/1.0"] {
-            let holder = stage().holder();
+            let holder = stage.holder();
             let answer = answer.clone();
             holder.answers(move |_| answer.clone());
             let mut connection = holder.connect();
@@ -345,7 +346,7 @@ fn an_answer_that_breaks_after_its_head_was_passed_on_never_looks_whole() {
             holder.wait_until_idle();
         }
     }
-    let metrics = stage().gateway.metrics();
+    let metrics = stage.gateway.metrics();
     assert!(metrics.sum("fencegate_sends_total", &[("result", "upstream_failed")]) >= 4.0);
     assert!(metrics.sum("fencegate_sends_total", &[("result", "upstream_timeout")]) >= 4.0);
 }
