@@ -186,8 +186,7 @@ fn a_slow_body_reaches_no_sender_and_holds_no_permit() {
 
 #[test]
 fn a_body_that_pauses_while_it_is_sent_aborts_the_send() {
-    for (lines, part) in
-        [(length(10 * BUFFER), bytes(2 * BUFFER)), (CHUNKED.to_owned(), b"800\r\n".repeat(1))]
+    for (lines, part) in [(length(10 * BUFFER), bytes(2 * BUFFER)), (CHUNKED.to_owned(), b"800\r\n".to_vec())]
     {
         let holder = stage().holder();
         let mut connection = begin(&holder, "tiny", &lines, part);

@@ -73,13 +73,6 @@ impl Scripted {
         self.show(account, held_by(seq, epoch));
     }
 
-    /// The service is restored from an older copy, which ends its links; the account is this one from then on.
-    fn go_back(&self, account: &str, reading: Reading) {
-        let mut world = self.world();
-        world.accounts.insert(account.to_owned(), reading);
-        world.announce(Change::Lost("restored".to_owned()));
-    }
-
     fn show(&self, account: &str, reading: Reading) {
         let mut world = self.world();
         world.accounts.insert(account.to_owned(), reading);
@@ -224,6 +217,12 @@ impl Bench {
         Self { service, registry, following: tokio::spawn(follower.run()) }
     }
 
+    /// A barrier: what is read after it may show another history than what was read before.
+    async fn prove(&self) {
+        let deadline = self.registry.clock.now().after(Duration::from_secs(10));
+        self.registry.proofs.after_now(deadline).await.expect("proven");
+    }
+
     async fn admit(&self, account: &str, seq: u64, patience: Duration) -> Result<Admission, Refused> {
         let rules = Rules {
             max_staleness: Duration::ZERO,
@@ -296,9 +295,9 @@ async fn a_history_that_went_back_is_read_once_and_not_in_a_loop() {
     service.set("x", 1, 50);
     let bench = Bench::start(service, Clock::default(), false);
     bench.eventually_holds("x", 50).await;
-    bench.service.go_back("x", held_by(1, 40));
+    bench.prove().await;
+    bench.service.set("x", 1, 40);
     eventually("the reset is seen", || bench.registry.is_history_reset()).await;
-    bench.service.set("x", 1, 41);
     let refused = bench.admit("x", 1, Duration::ZERO).await.unwrap_err();
     assert_eq!(refused.code, Code::HistoryReset);
     let before = bench.service.world().reads;
@@ -307,7 +306,7 @@ async fn a_history_that_went_back_is_read_once_and_not_in_a_loop() {
     let reads = bench.service.world().reads - before;
     assert!(reads < 5, "{reads} reads of what is known to be refused");
     assert!(bench.registry.accept_history());
-    bench.eventually_holds("x", 41).await;
+    bench.eventually_holds("x", 40).await;
     assert!(bench.admit("x", 1, Duration::ZERO).await.is_ok());
 }
 
@@ -320,7 +319,8 @@ async fn sends_of_a_history_that_is_over_are_drained_and_cut_like_any_others() {
         bench.eventually_holds("x", 50).await;
         let old = bench.admit("x", 1, Duration::from_millis(100)).await.expect("admitted");
         old.begin().expect("begun");
-        bench.service.go_back("x", held_by(2, 40));
+        bench.prove().await;
+        bench.service.set("x", 2, 40);
         if !accept {
             eventually("the reset is seen", || bench.registry.is_history_reset()).await;
             assert!(bench.registry.accept_history());
@@ -328,10 +328,10 @@ async fn sends_of_a_history_that_is_over_are_drained_and_cut_like_any_others() {
         let mut waiting = std::pin::pin!(bench.admit("x", 2, Duration::ZERO));
         let cut = poll_fn(|cx: &mut Context<'_>| {
             assert!(waiting.as_mut().poll(cx).is_pending(), "the new holder does not wait");
-            old.poll_revoked(cx)
+            old.poll_stop(cx)
         });
-        let code = tokio::time::timeout(support::PATIENCE, cut).await.expect("cut at its deadline");
-        assert_eq!(code, Code::HandoverCut);
+        let stop = tokio::time::timeout(support::PATIENCE, cut).await.expect("cut at its deadline");
+        assert_eq!(stop, fencegate::forward::Stop::Cut);
         drop(old);
         assert!(waiting.await.is_ok());
     }
@@ -343,7 +343,8 @@ async fn an_epoch_that_comes_again_in_another_history_is_another_term() {
     service.set("x", 1, 50);
     let bench = Bench::start(service, Clock::default(), true);
     bench.eventually_holds("x", 50).await;
-    bench.service.go_back("x", held_by(1, 40));
+    bench.prove().await;
+    bench.service.set("x", 1, 40);
     bench.eventually_holds("x", 40).await;
     // Within a history it would be a holder that changed in the middle of its term.
     bench.service.set("x", 2, 40);
@@ -354,7 +355,8 @@ async fn an_epoch_that_comes_again_in_another_history_is_another_term() {
     // The one that is restored has a term of the same number.
     let mut older = held_by(3, 60);
     older.marks = older.marks.map(|marks| Marks { newest: 45, ..marks });
-    bench.service.go_back("x", older);
+    bench.prove().await;
+    bench.service.show("x", older);
     eventually("the restored holder holds", || {
         bench.registry.get("x").is_some_and(|entry| {
             entry.state().account.gate().view().holder().is_some_and(|holder| holder.seq == Seq(3))

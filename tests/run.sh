@@ -100,7 +100,7 @@ conformance() {
 }
 
 documentation() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+    RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --locked --document-private-items
 }
 
 command -v cargo >/dev/null || fail "there is no cargo: install a Rust toolchain (https://rustup.rs)"

@@ -139,19 +139,21 @@ impl RequestBody {
 impl Drop for Streaming {
     fn drop(&mut self) {
         if let Some(incoming) = self.incoming.take() {
-            discard(incoming);
+            discard(incoming, ());
         }
     }
 }
 
-/// Reads and drops what a caller still sends, up to 8 MiB or 5 s, so that it can read its answer.
-pub fn discard(mut incoming: Incoming) {
+/// Reads and drops what a caller still sends, up to 8 MiB or 5 s, so that it can read its answer. `kept` is dropped
+/// afterwards.
+pub fn discard(mut incoming: Incoming, kept: impl Send + 'static) {
     const MOST: u64 = 8 * 1024 * 1024;
     const LONG: Duration = Duration::from_secs(5);
     if incoming.is_end_stream() {
         return;
     }
     let reading = async move {
+        let _kept = kept;
         let mut size = 0;
         while let Some(Ok(frame)) = incoming.frame().await {
             size += frame.data_ref().map_or(0, |data| data.len() as u64);

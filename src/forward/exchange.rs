@@ -15,11 +15,10 @@ use http::{Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
-use tokio::time::Sleep;
 
-use super::Authority;
 use super::body::{Progress, RequestBody};
 use super::pool::{Connection, Pool, Target};
+use super::{Authority, Stop};
 use crate::code::Code;
 
 /// How long and how much.
@@ -88,7 +87,6 @@ struct Exchange<A> {
     target: Arc<Target>,
     bounds: Bounds,
     authority: A,
-    deadline: Pin<Box<Sleep>>,
     progress: Option<Progress>,
     /// Until it is sent.
     request: Option<Request<RequestBody>>,
@@ -96,26 +94,17 @@ struct Exchange<A> {
     connection: Option<Connection>,
 }
 
-/// Why waiting ended early.
-enum Stopped {
-    Revoked(Code),
-    Late,
-}
-
 impl<A: Authority> Exchange<A> {
-    /// Waits for `work`, but not beyond the deadline or the authority.
+    /// Waits for `work`, as long as the authority lasts.
     fn within<'a, F: Future>(
         &'a mut self,
         mut work: Pin<&'a mut F>,
-    ) -> impl Future<Output = Result<F::Output, Stopped>> + use<'a, A, F> {
+    ) -> impl Future<Output = Result<F::Output, Stop>> + use<'a, A, F> {
         poll_fn(move |cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
             }
-            if let Poll::Ready(code) = self.authority.poll_revoked(cx) {
-                return Poll::Ready(Err(Stopped::Revoked(code)));
-            }
-            self.deadline.as_mut().poll(cx).map(|()| Err(Stopped::Late))
+            self.authority.poll_stop(cx).map(Err)
         })
     }
 
@@ -153,9 +142,7 @@ impl<A: Authority> Exchange<A> {
     async fn send(&mut self) -> Result<Response<Incoming>, Failure> {
         loop {
             self.connect().await?;
-            self.authority
-                .begin()
-                .map_err(|code| Failure::new(code, "the holder changed before the send began"))?;
+            self.authority.begin().map_err(|code| Failure::new(code, ""))?;
             let (Some(connection), Some(request)) = (&mut self.connection, self.request.take()) else {
                 return Err(Failure::new(Code::Internal, ""));
             };
@@ -272,19 +259,19 @@ impl<A: Authority> Exchange<A> {
     }
 }
 
-fn not_sent(stopped: Stopped) -> Failure {
-    match stopped {
-        Stopped::Revoked(Code::ShutdownCut) => Failure::new(Code::ShuttingDown, ""),
-        Stopped::Revoked(_) => Failure::new(Code::Superseded, "the holder changed before the send began"),
-        Stopped::Late => Failure::new(Code::UpstreamUnreachable, "the sender could not be reached in time"),
+fn not_sent(stop: Stop) -> Failure {
+    match stop {
+        Stop::ShuttingDown => Failure::new(Code::ShuttingDown, ""),
+        Stop::Superseded | Stop::Cut => Failure::new(Code::Superseded, ""),
+        Stop::Late => Failure::new(Code::UpstreamUnreachable, "the sender could not be reached in time"),
     }
 }
 
-fn maybe_sent(stopped: Stopped) -> Failure {
-    match stopped {
-        // The advice for the code says it all.
-        Stopped::Revoked(code) => Failure::new(code, ""),
-        Stopped::Late => Failure::new(Code::UpstreamTimeout, "the sender did not answer in time"),
+fn maybe_sent(stop: Stop) -> Failure {
+    match stop {
+        Stop::ShuttingDown => Failure::new(Code::ShutdownCut, ""),
+        Stop::Superseded | Stop::Cut => Failure::new(Code::HandoverCut, ""),
+        Stop::Late => Failure::new(Code::UpstreamTimeout, "the sender did not answer in time"),
     }
 }
 
@@ -324,9 +311,9 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
 
 fn begin<A: Authority>(pool: &Arc<Pool>, outgoing: Outgoing, authority: A) -> Exchange<A> {
     let Outgoing { request, progress, target, bounds } = outgoing;
-    let deadline = Box::pin(tokio::time::sleep(bounds.total));
+    authority.allow(bounds.total);
     let (pool, request) = (Arc::clone(pool), Some(request));
-    Exchange { pool, target, bounds, authority, deadline, progress, request, connection: None }
+    Exchange { pool, target, bounds, authority, progress, request, connection: None }
 }
 
 /// The exchange goes on in a task; the answer's body comes from there.

@@ -2,7 +2,6 @@
 //!
 //! Keeps and makes connections. It never sends: that is the exchange's part.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,8 +17,10 @@ use crate::clock::{Clock, Moment};
 const MOST_IDLE: usize = 256;
 
 /// Where requests go.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// Its number: connections are shared by whoever has the same one.
+    pub number: usize,
     /// Name or address.
     pub host: String,
     /// Port.
@@ -62,7 +63,8 @@ struct Idle {
 #[derive(Debug)]
 pub struct Pool {
     clock: Clock,
-    idle: Mutex<HashMap<Target, Vec<Idle>>>,
+    /// By the target's number.
+    idle: Mutex<Vec<Vec<Idle>>>,
 }
 
 impl Pool {
@@ -72,7 +74,7 @@ impl Pool {
         Self { clock, idle: Mutex::default() }
     }
 
-    fn idle(&self) -> MutexGuard<'_, HashMap<Target, Vec<Idle>>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Vec<Idle>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,7 +82,7 @@ impl Pool {
     pub(super) fn take(&self, target: &Target) -> Option<Connection> {
         let now = self.clock.now();
         let mut idle = self.idle();
-        let stack = idle.get_mut(target)?;
+        let stack = idle.get_mut(target.number)?;
         while let Some(Idle { connection, since, most }) = stack.pop() {
             if !connection.sender.is_closed() && now.since(since) < most {
                 return Some(connection);
@@ -93,10 +95,10 @@ impl Pool {
     pub(super) fn put(&self, target: &Target, connection: Connection, most: Duration) {
         let since = self.clock.now();
         let mut idle = self.idle();
-        let idle = match idle.get_mut(target) {
-            Some(stack) => stack,
-            None => idle.entry(target.clone()).or_default(),
-        };
+        if idle.len() <= target.number {
+            idle.resize_with(target.number + 1, Vec::new);
+        }
+        let Some(idle) = idle.get_mut(target.number) else { return };
         if idle.len() < MOST_IDLE {
             idle.push(Idle { connection, since, most });
         }
@@ -105,7 +107,7 @@ impl Pool {
     /// Closes what was idle for too long; to be called about every second.
     pub fn sweep(&self) {
         let now = self.clock.now();
-        for stack in self.idle().values_mut() {
+        for stack in self.idle().iter_mut() {
             stack.retain(|idle| !idle.connection.sender.is_closed() && now.since(idle.since) < idle.most);
         }
     }

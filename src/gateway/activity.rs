@@ -40,6 +40,11 @@ pub struct Activity {
     idle_since: AtomicU64,
     /// The caller has not taken what is to be written.
     stuck_since: AtomicU64,
+    /// Answers over HTTP/2 of which the caller has not made room for the next piece. It does so by stream, not by what
+    /// can be written.
+    owed: AtomicUsize,
+    /// When one of them last went on.
+    owed_since: AtomicU64,
     /// Its end must not look like an orderly one.
     aborted: AtomicBool,
 }
@@ -56,6 +61,8 @@ impl Activity {
             head_since: AtomicU64::new(now),
             idle_since: AtomicU64::new(now),
             stuck_since: AtomicU64::new(0),
+            owed: AtomicUsize::new(0),
+            owed_since: AtomicU64::new(now),
             aborted: AtomicBool::new(false),
         })
     }
@@ -65,7 +72,7 @@ impl Activity {
     pub fn request(self: &Arc<Self>) -> Arc<Busy> {
         self.requests.fetch_add(1, Relaxed);
         self.head_since.store(0, Relaxed);
-        Arc::new(Busy(Arc::clone(self)))
+        Arc::new(Busy { activity: Arc::clone(self), owed: AtomicBool::new(false) })
     }
 
     /// Whether nothing is being asked or answered.
@@ -94,7 +101,11 @@ impl Activity {
         };
         let stuck = left(&self.stuck_since, patience.idle).ok_or(ConnectionError::Broken)?;
         if !self.is_idle() {
-            return Ok(stuck.min(patience.head));
+            let owed = match self.owed.load(Relaxed) {
+                0 => patience.idle,
+                _ => left(&self.owed_since, patience.idle).ok_or(ConnectionError::Broken)?,
+            };
+            return Ok(stuck.min(owed).min(patience.head));
         }
         let head = left(&self.head_since, patience.head).ok_or(ConnectionError::HeaderTimeout)?;
         let idle = left(&self.idle_since, patience.idle).ok_or(ConnectionError::Idle)?;
@@ -118,21 +129,47 @@ impl Activity {
 
 /// A request on its connection; dropped when its answer has been handed over.
 #[derive(Debug)]
-pub struct Busy(Arc<Activity>);
+pub struct Busy {
+    activity: Arc<Activity>,
+    owed: AtomicBool,
+}
 
 impl Busy {
     /// Its answer broke off. HTTP/2 tells that of the one stream; HTTP/1 has only the connection to tell it by.
     pub(super) fn abort(&self) {
-        if !self.0.chatty {
-            self.0.aborted.store(true, Relaxed);
+        if !self.activity.chatty {
+            self.activity.aborted.store(true, Relaxed);
         }
+    }
+
+    /// A piece of its answer, or the head, is handed over: the caller makes room for the next one.
+    pub(super) fn hand_over(&self) {
+        if self.activity.chatty {
+            self.went_on();
+            if !self.owed.swap(true, Relaxed) {
+                self.activity.owed.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// There is room for the next piece.
+    pub(super) fn make_room(&self) {
+        if self.owed.swap(false, Relaxed) {
+            self.went_on();
+            self.activity.owed.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn went_on(&self) {
+        self.activity.owed_since.store(self.activity.clock.now().as_nanos(), Relaxed);
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.idle_since.store(self.0.clock.now().as_nanos(), Relaxed);
-        self.0.requests.fetch_sub(1, Relaxed);
+        self.make_room();
+        self.activity.idle_since.store(self.activity.clock.now().as_nanos(), Relaxed);
+        self.activity.requests.fetch_sub(1, Relaxed);
     }
 }
 
@@ -219,6 +256,25 @@ mod tests {
         assert!(activity.judge(PATIENCE).is_ok());
         clock.advance(Duration::from_secs(75));
         assert_eq!(activity.judge(PATIENCE), Err(ConnectionError::Idle));
+    }
+
+    #[test]
+    fn an_answer_over_http_2_that_finds_no_room_is_overdue_and_one_that_waits_for_its_sender_is_not() {
+        let clock = Clock::manual();
+        clock.advance(Duration::from_secs(1));
+        let activity = Activity::new(clock.clone(), true);
+        let (one, other) = (activity.request(), activity.request());
+        one.hand_over();
+        clock.advance(Duration::from_secs(70));
+        other.hand_over();
+        assert_eq!(activity.judge(PATIENCE), Ok(Duration::from_secs(10)), "one of them went on");
+        one.make_room();
+        drop(other);
+        clock.advance(Duration::from_secs(1000));
+        assert!(activity.judge(PATIENCE).is_ok(), "the sender is slow");
+        one.hand_over();
+        clock.advance(Duration::from_secs(75));
+        assert_eq!(activity.judge(PATIENCE), Err(ConnectionError::Broken));
     }
 
     #[test]

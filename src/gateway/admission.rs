@@ -12,13 +12,13 @@ use super::entry::{Entry, Identity, Send};
 use super::parking::{Bounds, park};
 use super::proofs::Proven;
 use super::registry::Registry;
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::code::Code;
 use crate::fence::account::{Proof, Response};
 use crate::fence::gate::{Answer, Permit, Terms};
 use crate::fence::token::Claim;
 use crate::fence::view::Holder;
-use crate::forward::Authority;
+use crate::forward::{Authority, Stop};
 
 /// How requests are judged and how long they may wait.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,10 @@ pub struct Admission {
 }
 
 impl Authority for Admission {
+    fn allow(&self, total: Duration) {
+        self.send.set_deadline(Some(self.registry.clock.now().after(total)));
+    }
+
     fn begin(&self) -> Result<(), Code> {
         let begun = self.permit.as_ref().is_some_and(|permit| self.entry.state().account.begin(permit));
         if begun { Ok(()) } else { Err(Code::Superseded) }
@@ -77,8 +81,8 @@ impl Authority for Admission {
         }
     }
 
-    fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code> {
-        self.send.poll_revoked(cx)
+    fn poll_stop(&self, cx: &mut Context<'_>) -> Poll<Stop> {
+        self.send.poll_stop(cx)
     }
 }
 
@@ -380,27 +384,32 @@ pub(super) async fn watch_drain(registry: Arc<Registry>, entry: Arc<Entry>) {
 pub struct Unjudged {
     entry: Option<Arc<Entry>>,
     send: Arc<Send>,
+    clock: Clock,
 }
 
 impl Unjudged {
     /// Takes a place; `None` if the account has as many as it may.
     #[must_use]
-    pub fn enter(entry: Option<Arc<Entry>>, send: Arc<Send>, most: usize) -> Option<Self> {
+    pub fn enter(entry: Option<Arc<Entry>>, send: Arc<Send>, clock: Clock, most: usize) -> Option<Self> {
         let before = entry.as_ref().map_or(0, |entry| entry.unjudged.fetch_add(1, SeqCst));
-        let place = Self { entry, send };
+        let place = Self { entry, send, clock };
         (before < most).then_some(place)
     }
 }
 
 impl Authority for Unjudged {
+    fn allow(&self, total: Duration) {
+        self.send.set_deadline(Some(self.clock.now().after(total)));
+    }
+
     fn begin(&self) -> Result<(), Code> {
         Ok(())
     }
 
     fn unbegin(&self) {}
 
-    fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code> {
-        self.send.poll_revoked(cx)
+    fn poll_stop(&self, cx: &mut Context<'_>) -> Poll<Stop> {
+        self.send.poll_stop(cx)
     }
 }
 

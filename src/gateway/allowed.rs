@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::HeaderValue;
 
@@ -12,7 +13,7 @@ use super::service::{Gateway, Route};
 use crate::code::Code;
 use crate::config::Mode;
 use crate::fence::token::Claim;
-use crate::forward::Authority;
+use crate::forward::{Authority, Stop};
 use crate::telemetry::Verdict;
 
 /// The right to forward one request.
@@ -48,7 +49,8 @@ impl Allowed {
             code.map_or("admitted", Code::as_str)
         });
         let most = gateway.rules.most_in_flight_per_account;
-        let place = Unjudged::enter(entry.cloned(), Arc::clone(send), most).ok_or(Code::Overloaded)?;
+        let place = Unjudged::enter(entry.cloned(), Arc::clone(send), gateway.registry.clock.clone(), most)
+            .ok_or(Code::Overloaded)?;
         Ok(Self::Unjudged { place, account: account.to_owned(), would })
     }
 
@@ -99,6 +101,13 @@ impl Allowed {
 }
 
 impl Authority for Allowed {
+    fn allow(&self, total: Duration) {
+        match self {
+            Self::Judged(admission) => admission.allow(total),
+            Self::Unjudged { place, .. } => place.allow(total),
+        }
+    }
+
     fn begin(&self) -> Result<(), Code> {
         match self {
             Self::Judged(admission) => admission.begin(),
@@ -113,10 +122,10 @@ impl Authority for Allowed {
         }
     }
 
-    fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code> {
+    fn poll_stop(&self, cx: &mut Context<'_>) -> Poll<Stop> {
         match self {
-            Self::Judged(admission) => admission.poll_revoked(cx),
-            Self::Unjudged { place, .. } => place.poll_revoked(cx),
+            Self::Judged(admission) => admission.poll_stop(cx),
+            Self::Unjudged { place, .. } => place.poll_stop(cx),
         }
     }
 }

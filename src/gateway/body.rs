@@ -10,12 +10,14 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
-use super::admission::Refused;
 use super::entry::Entry;
 use super::fields::Fields;
 use super::service::{Gateway, Route};
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest};
+
+/// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
+const SMALL: u64 = 4 * 1024;
 
 /// How much of a body may come, and how fast.
 #[derive(Clone, Copy, Debug)]
@@ -90,69 +92,66 @@ pub fn announced(fields: &Fields<'_>) -> Option<u64> {
 /// Reads the body up to the route's buffer. `None`: the caller left in the middle of it, and reads no answer.
 ///
 /// # Errors
-/// `body_too_large`, `body_timeout`, `overloaded`, or `malformed_request` where the caller broke its framing.
+/// `body_too_large`, `overloaded`, or `malformed_request` where the caller broke its framing.
 pub async fn receive(
     gateway: &Gateway,
     route: &Route,
     entry: Option<&Arc<Entry>>,
     incoming: &mut Incoming,
-) -> Result<Option<Received>, Refused> {
+) -> Result<Option<Received>, Code> {
     if incoming.is_end_stream() {
         return Ok(Some(Received { complete: true, ..Received::default() }));
     }
     let bounds = &route.body_bounds;
     let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
-    let reading = async {
-        loop {
-            let data = match incoming.frame().await {
-                None => {
-                    received.complete = true;
-                    return Ok(true);
-                }
-                // Trailers end here; they carry nothing that counts.
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) if has_left(&error) => return Ok(false),
-                Some(Err(_)) => return Err(Code::MalformedRequest),
-            };
-            if data.is_empty() {
-                continue;
+    loop {
+        let data = match incoming.frame().await {
+            None => {
+                received.complete = true;
+                return Ok(Some(received));
             }
-            received.size += data.len() as u64;
-            if received.size > bounds.most {
-                return Err(Code::BodyTooLarge);
-            }
+            // Trailers end here; they carry nothing that counts.
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            Some(Err(error)) if has_left(&error) => return Ok(None),
+            Some(Err(_)) => return Err(Code::MalformedRequest),
+        };
+        if data.is_empty() {
+            continue;
+        }
+        received.size += data.len() as u64;
+        if received.size > bounds.most {
+            return Err(Code::BodyTooLarge);
+        }
+        if received.size > SMALL {
+            let uncounted = received.size - received.budget.taken;
             let share = gateway.limits.max_buffered.div_ceil(4);
             let limits = [
                 (&gateway.buffered, gateway.limits.max_buffered),
                 (&route.buffered, if gateway.routes.len() > 1 { share } else { u64::MAX }),
                 (own, share),
             ];
-            if !received.budget.take(data.len() as u64, limits) {
+            if !received.budget.take(uncounted, limits) {
                 return Err(Code::Overloaded);
             }
-            received.frames.push_back(data);
-            if incoming.is_end_stream() {
-                received.complete = true;
-                return Ok(true);
-            }
-            if received.size > bounds.buffer {
-                return Ok(true);
-            }
         }
-    };
-    match tokio::time::timeout(bounds.pause, reading).await {
-        Ok(Ok(here)) => Ok(here.then_some(received)),
-        Ok(Err(code)) => Err(code.into()),
-        Err(_) => Err(Code::BodyTimeout.into()),
+        received.frames.push_back(data);
+        if incoming.is_end_stream() {
+            received.complete = true;
+            return Ok(Some(received));
+        }
+        if received.size > bounds.buffer {
+            return Ok(Some(received));
+        }
     }
 }
 
-/// Whether a body broke off because its connection ended, and not because it is malformed.
+/// Whether a body broke off because its connection or stream ended, and not because it is malformed: over HTTP/1 an I/O
+/// error tells both, over HTTP/2 a malformed one is reset by the library.
 fn has_left(error: &hyper::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    cause.is_some_and(|cause| {
+    cause.is_none_or(|cause| {
         [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe].contains(&cause.kind())
     })
 }

@@ -1,11 +1,13 @@
 //! One connection of a caller: HTTP/1.1 or HTTP/2 by its first bytes, with a watchdog over both.
 //!
-//! Carries requests to [`ingress`](super::ingress). It reads no request itself.
+//! Carries requests to [`ingress`]. It reads no request itself.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
@@ -162,16 +164,34 @@ async fn watch_over<C: Future<Output = hyper::Result<()>>>(
     let mut told = false;
     let mut draining = *stage.borrow() == Stage::Draining;
     loop {
-        tokio::select! {
-            biased;
-            done = &mut connection => return match done {
-                Ok(()) => Ok(()),
-                Err(error) if error.is_parse() || error.is_parse_too_large() => Err(ConnectionError::Parse),
-                Err(_) => Err(ConnectionError::Broken),
-            },
-            changed = stage.changed(), if !draining => draining = changed.is_err() || *stage.borrow() == Stage::Draining,
-            () = &mut timer => {}
+        {
+            let look = stage.clone();
+            let mut changed = std::pin::pin!(stage.changed());
+            let mut armed = false;
+            let done = poll_fn(|cx| {
+                if let Poll::Ready(done) = connection.as_mut().poll(cx) {
+                    return Poll::Ready(Some(done));
+                }
+                // Both stay registered with this task: polled once, a look is enough from then on.
+                if !armed || timer.is_elapsed() || (!draining && look.has_changed().unwrap_or(true)) {
+                    armed = true;
+                    let staged = !draining && changed.as_mut().poll(cx).is_ready();
+                    if staged || timer.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(None);
+                    }
+                }
+                Poll::Pending
+            });
+            match done.await {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(error)) if error.is_parse() || error.is_parse_too_large() => {
+                    return Err(ConnectionError::Parse);
+                }
+                Some(Err(_)) => return Err(ConnectionError::Broken),
+                None => {}
+            }
         }
+        draining |= stage.has_changed().is_err() || *stage.borrow() == Stage::Draining;
         if draining && !told && (tell_at_once || activity.is_idle_for(LINGER)) {
             told = true;
             shut(connection.as_mut());

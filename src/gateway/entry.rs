@@ -6,24 +6,30 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use http::HeaderValue;
 use tokio::sync::Notify;
 
 use super::parking::Places;
+use crate::clock::Moment;
 use crate::code::Code;
 use crate::fence::account::Account;
 use crate::fence::handover::Reason;
 use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 use crate::fence::view::Holder;
+use crate::forward::Stop;
 
-/// What a send is known by while it is under way: how its task is told that it is superseded or cut.
+/// What a request is known by while it is under way: how its task is told that it has to stop.
 #[derive(Debug)]
 pub struct Send {
     /// For the log line that says what was cut.
     pub request_id: HeaderValue,
     state: AtomicU8,
+    /// In nanoseconds; zero: none; [`PASSED`]: it has passed. One value, so that a deadline that is replaced while somebody
+    /// looks at it never counts for the next one.
+    deadline: AtomicU64,
     waker: AtomicWaker,
 }
 
@@ -31,39 +37,67 @@ const LIVE: u8 = 0;
 const WITHDRAWN: u8 = 1;
 const CUT: u8 = 2;
 const SHUT_DOWN: u8 = 3;
+const PASSED: u64 = u64::MAX;
 
 impl Send {
-    /// A send that goes on.
+    /// A request that goes on.
     #[must_use]
     pub fn new(request_id: HeaderValue) -> Self {
-        Self { request_id, state: AtomicU8::new(LIVE), waker: AtomicWaker::new() }
+        Self {
+            request_id,
+            state: AtomicU8::new(LIVE),
+            deadline: AtomicU64::new(0),
+            waker: AtomicWaker::new(),
+        }
+    }
+
+    fn stop(&self, state: u8) {
+        self.state.store(state, SeqCst);
+        self.waker.wake();
     }
 
     /// Tells its task that it may not begin, or has to stop.
     pub(super) fn revoke(&self, cut: bool) {
-        self.state.store(if cut { CUT } else { WITHDRAWN }, SeqCst);
-        self.waker.wake();
+        self.stop(if cut { CUT } else { WITHDRAWN });
     }
 
     /// Tells its task that the process has to end.
     pub(super) fn shut_down(&self) {
-        self.state.store(SHUT_DOWN, SeqCst);
-        self.waker.wake();
+        self.stop(SHUT_DOWN);
     }
 
-    /// Ready once it is revoked, with the code for its caller.
-    pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Code> {
+    /// It has to be done with what it does by then; `None`: it may take as long as it takes.
+    pub(super) fn set_deadline(&self, deadline: Option<Moment>) {
+        self.deadline.store(deadline.map_or(0, Moment::as_nanos), SeqCst);
+    }
+
+    /// Tells its task if its deadline has passed; asked by its worker every few milliseconds, which is cheaper than a timer
+    /// for each.
+    pub(super) fn check_deadline(&self, now: Moment) {
+        let deadline = self.deadline.load(SeqCst);
+        if deadline != 0
+            && deadline <= now.as_nanos()
+            && self.deadline.compare_exchange(deadline, PASSED, SeqCst, SeqCst).is_ok()
+        {
+            self.waker.wake();
+        }
+    }
+
+    /// Ready once it has to stop.
+    pub fn poll_stop(&self, cx: &mut Context<'_>) -> Poll<Stop> {
         self.waker.register(cx.waker());
         match self.state.load(SeqCst) {
+            LIVE if self.deadline.load(SeqCst) == PASSED => Poll::Ready(Stop::Late),
             LIVE => Poll::Pending,
-            WITHDRAWN => Poll::Ready(Code::Superseded),
-            SHUT_DOWN => Poll::Ready(Code::ShutdownCut),
-            _ => Poll::Ready(Code::HandoverCut),
+            WITHDRAWN => Poll::Ready(Stop::Superseded),
+            CUT => Poll::Ready(Stop::Cut),
+            _ => Poll::Ready(Stop::ShuttingDown),
         }
     }
 }
 
-/// What the sender is told about who sends: made once per term.
+/// What the sender is told about who sends: made once per term. All of it lies in one piece of memory, because with many
+/// accounts it is not in any cache when it is needed.
 #[derive(Debug)]
 pub struct Identity {
     /// `X-Fencing-Account`.
@@ -80,15 +114,22 @@ pub struct Identity {
 
 impl Identity {
     pub(super) fn new(name: &AccountName, holder: &Holder) -> Self {
-        // Names and encoded instances are visible ASCII, the rest are numbers.
-        let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
-        Self {
-            account: value(name.as_str()),
-            seq: HeaderValue::from(holder.seq.0),
-            session: HeaderValue::from(holder.session.0),
-            instance: value(&encode_instance(&holder.instance)),
-            epoch: HeaderValue::from(holder.epoch.0),
-        }
+        let texts = [
+            name.as_str(),
+            &holder.seq.to_string(),
+            &holder.session.0.to_string(),
+            &encode_instance(&holder.instance),
+            &holder.epoch.to_string(),
+        ];
+        let all = Bytes::from(texts.concat());
+        let mut end = 0;
+        let [account, seq, session, instance, epoch] = texts.map(|text| {
+            let start = end;
+            end += text.len();
+            // Names and encoded instances are visible ASCII, the rest are numbers.
+            HeaderValue::from_maybe_shared(all.slice(start..end)).unwrap_or(HeaderValue::from_static("-"))
+        });
+        Self { account, seq, session, instance, epoch }
     }
 }
 

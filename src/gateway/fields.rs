@@ -82,6 +82,18 @@ impl Ending {
         self.known |= 1 << index;
     }
 
+    /// The same, but the length stays: the HTTP library has held the body against it.
+    #[must_use]
+    pub fn keep_length(self) -> Self {
+        Self { known: self.known & !(1 << 8), ..self }
+    }
+
+    /// The same, but the token's fields stay, because they are about to be replaced.
+    #[must_use]
+    pub fn keep_token(self) -> Self {
+        Self { known: self.known & !(0b1111 << 9), ..self }
+    }
+
     /// Whether there is a `Connection`.
     #[must_use]
     pub fn has_connection(self) -> bool {
@@ -99,6 +111,13 @@ impl Ending {
 }
 
 impl<'a> Fields<'a> {
+    /// What ends here; a length that is told once and by nothing else stays.
+    #[must_use]
+    pub fn ending(&self) -> Ending {
+        let alone = !self.content_length.again && self.transfer_encoding.value.is_none();
+        if alone { self.ending.keep_length() } else { self.ending }
+    }
+
     /// Looks through all fields once.
     #[must_use]
     pub fn of(headers: &'a HeaderMap) -> Self {

@@ -17,6 +17,7 @@ use super::outgoing::{self, Came};
 use super::plan::{Go, Rejected, decide};
 use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Worker};
+use crate::clock::wall_ms;
 use crate::code::Code;
 use crate::fence::name::AccountName;
 use crate::fence::token::Claim;
@@ -34,7 +35,7 @@ pub(super) async fn serve(
     let gateway = &worker.gateway;
     let (parts, mut incoming) = request.into_parts();
     let fields = Fields::of(&parts.headers);
-    let (ending, expects) = (fields.ending, fields.expect.value.is_some());
+    let (ending, expects) = (fields.ending(), fields.expect.value.is_some());
     let enlisted = worker.enlist(request_id(&fields));
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
@@ -56,14 +57,14 @@ pub(super) async fn serve(
                 reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             // The caller may still be sending: what it sends is read and dropped, so that it can read the refusal.
-            discard(incoming);
+            discard(incoming, Arc::clone(&busy));
             reply
         }
     };
     if gateway.status.is_stopping() {
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    reply.body_mut().busy = Some(busy);
+    reply.body_mut().watch(busy);
     reply
 }
 
@@ -75,8 +76,10 @@ fn request_id(fields: &Fields<'_>) -> HeaderValue {
             return id.clone();
         }
     }
-    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-    let id = uuid::Uuid::now_v7();
+    // It has to be unique, not secret.
+    let (mut text, mut random) = ([0; uuid::fmt::Hyphenated::LENGTH], [0; 10]);
+    fastrand::fill(&mut random);
+    let id = uuid::Builder::from_unix_timestamp_millis(wall_ms(), &random).into_uuid();
     HeaderValue::from_str(id.hyphenated().encode_lower(&mut text)).unwrap_or(HeaderValue::from_static("-"))
 }
 
@@ -117,12 +120,7 @@ fn take_off(
         answer_buffer: config.answer_buffer,
     };
     let outgoing = Outgoing { request, progress, target: Arc::clone(&route.target), bounds };
-    let landing = Landing {
-        verdict: allowed.header(),
-        bodiless: outgoing.request.method() == Method::HEAD,
-        account: allowed.account(),
-        claim,
-    };
+    let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
         drop(enlisted);
@@ -133,7 +131,6 @@ fn take_off(
 /// What is left to do once the sender has answered, or not.
 struct Landing {
     verdict: HeaderValue,
-    bodiless: bool,
     account: HeaderValue,
     claim: Option<Claim>,
 }
@@ -162,7 +159,7 @@ impl Landing {
         });
         *reply.status_mut() = answer.head.status;
         *reply.headers_mut() = answer.head.headers;
-        outgoing::to_caller(reply.headers_mut(), request_id, self.bodiless);
+        outgoing::to_caller(reply.headers_mut(), request_id);
         reply.headers_mut().insert(VERDICT, self.verdict);
         reply
     }

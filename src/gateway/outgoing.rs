@@ -68,8 +68,12 @@ pub fn to_sender(
     host: HeaderValue,
     request_id: &HeaderValue,
 ) {
-    strip(headers, ending);
+    let replaced = matches!(sender, Sender::Holder(_));
+    strip(headers, if replaced { ending.keep_token() } else { ending });
     headers.remove(header::EXPECT);
+    if came.version == Version::HTTP_2 {
+        join_cookies(headers);
+    }
     match sender {
         Sender::Holder(identity) => {
             headers.insert(ACCOUNT, identity.account.clone());
@@ -93,6 +97,16 @@ pub fn to_sender(
     };
     headers.append(header::VIA, via(came.version));
     headers.insert(header::HOST, host);
+}
+
+/// HTTP/2 may split a cookie over several fields; outside of it they are one.
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(b"; ".as_slice()))
+    {
+        headers.insert(header::COOKIE, cookie);
+    }
 }
 
 fn address(peer: IpAddr) -> HeaderValue {
@@ -119,14 +133,10 @@ pub fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Makes an answer's headers what the caller gets. `bodiless`: its length describes a body that is not sent.
-pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue, bodiless: bool) {
-    let length = if bodiless { headers.get(header::CONTENT_LENGTH).cloned() } else { None };
-    let ending = Fields::of(headers).ending;
+/// Makes an answer's headers what the caller gets.
+pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue) {
+    let ending = Fields::of(headers).ending();
     strip(headers, ending);
-    if let Some(length) = length {
-        headers.insert(header::CONTENT_LENGTH, length);
-    }
     headers.insert(REQUEST_ID, request_id.clone());
 }
 

@@ -21,6 +21,7 @@ use crate::code::Code;
 use crate::config::{Captures, Mode};
 use crate::fence::token::Claim;
 use crate::fence::view::Holder;
+use crate::forward::Stop;
 use crate::telemetry::Verdict;
 
 /// A refusal, with what is told beside its code.
@@ -158,11 +159,13 @@ impl<'a> Plan<'a> {
         if let Some(judge) = judge.as_ref().filter(|_| head.expects_continue) {
             until_shutdown(send, judge.preview()).await.map_err(rejected)?;
         }
-        let receive = body::receive(gateway, route, entry, incoming);
+        send.set_deadline(Some(gateway.registry.clock.now().after(route.body_bounds.pause)));
+        let receive = async { body::receive(gateway, route, entry, incoming).await.map_err(Refused::from) };
         let Some(received) = until_shutdown(send, receive).await.map_err(rejected)? else {
             journey.verdict(Verdict::Withdrawn);
             return Err(Code::MalformedRequest.into());
         };
+        send.set_deadline(None);
         journey.body_is_in();
         let allowed = match &judge {
             Some(judge) => Allowed::Judged(until_shutdown(send, judge.admit()).await.map_err(rejected)?),
@@ -177,7 +180,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Waits, unless the process has to end first: then nothing was sent.
+/// Waits, unless the process has to end first, or the body had its time: then nothing was sent.
 async fn until_shutdown<T>(
     send: &Send,
     work: impl Future<Output = Result<T, Refused>>,
@@ -187,7 +190,10 @@ async fn until_shutdown<T>(
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(done);
         }
-        send.poll_revoked(cx).map(|_| Err(Code::ShuttingDown.into()))
+        send.poll_stop(cx).map(|stop| match stop {
+            Stop::Late => Err(Code::BodyTimeout.into()),
+            Stop::ShuttingDown | Stop::Superseded | Stop::Cut => Err(Code::ShuttingDown.into()),
+        })
     })
     .await
 }

@@ -31,7 +31,8 @@ const MOST_EVENTS: usize = 1024;
 /// All accounts.
 #[derive(Debug)]
 pub struct Registry {
-    accounts: DashMap<AccountName, Arc<Entry>>,
+    /// Keys come from ZooKeeper only, so that a fast hash is good enough.
+    accounts: DashMap<AccountName, Arc<Entry>, foldhash::fast::RandomState>,
     /// Where proofs are asked for.
     pub proofs: Proofs,
     /// What is counted.
@@ -66,7 +67,7 @@ impl Registry {
     #[must_use]
     pub fn new(clock: Clock, telemetry: Arc<Telemetry>) -> Self {
         Self {
-            accounts: DashMap::new(),
+            accounts: DashMap::default(),
             proofs: Proofs::new(clock.clone()),
             telemetry,
             clock,

@@ -182,7 +182,7 @@ enum Content {
 pub struct ReplyBody {
     content: Content,
     /// Kept until the body is dropped: the connection is busy with it.
-    pub(super) busy: Option<Arc<super::activity::Busy>>,
+    busy: Option<Arc<super::activity::Busy>>,
 }
 
 impl ReplyBody {
@@ -212,14 +212,16 @@ impl ReplyBody {
     }
 }
 
-impl Body for ReplyBody {
-    type Data = Bytes;
-    type Error = Aborted;
+impl ReplyBody {
+    /// Notes on its connection how far it gets, until it is dropped.
+    pub(super) fn watch(&mut self, busy: Arc<super::activity::Busy>) {
+        if !self.is_end_stream() {
+            busy.hand_over();
+        }
+        self.busy = Some(busy);
+    }
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
         let ready = |bytes: Bytes| Poll::Ready(Some(Ok(Frame::data(bytes))));
         match &mut self.content {
             Content::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
@@ -247,6 +249,23 @@ impl Body for ReplyBody {
                 }
             }
         }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Aborted;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
+        self.busy.iter().for_each(|busy| busy.make_room());
+        let next = self.poll_next(cx);
+        if matches!(next, Poll::Ready(Some(Ok(_)))) && !self.is_end_stream() {
+            self.busy.iter().for_each(|busy| busy.hand_over());
+        }
+        next
     }
 
     fn is_end_stream(&self) -> bool {

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use super::connection::{self, Open, Stage};
-use super::service::{Gateway, Worker};
+use super::service::{Gateway, LOOK, Worker};
 use crate::clock::{Clock, Moment};
 use crate::telemetry::ConnectionError;
 
@@ -108,6 +108,8 @@ impl Workers {
 
 async fn run(worker: Arc<Worker>, listener: TcpListener, mut stage: watch::Receiver<Stage>, drain: Duration) {
     let mut connections = JoinSet::new();
+    // It ends with the runtime.
+    tokio::spawn(look_at_deadlines(Arc::clone(&worker)));
     let mut sweep = tokio::time::interval(Duration::from_secs(1));
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while *stage.borrow() == Stage::Serving {
@@ -133,6 +135,15 @@ async fn run(worker: Arc<Worker>, listener: TcpListener, mut stage: watch::Recei
     finish(&worker, &mut connections, &clock, deadline).await;
     worker.cut_all();
     finish(&worker, &mut connections, &clock, clock.now().after(LAST_WORDS)).await;
+}
+
+async fn look_at_deadlines(worker: Arc<Worker>) {
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        worker.check_deadlines();
+    }
 }
 
 /// Whoever has connected already is still served; then the listener is closed. The system itself is asked: tokio's

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::HeaderValue;
 use slab::Slab;
@@ -58,10 +59,14 @@ impl Gateway {
     pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>) -> Self {
         let limits = config.limits.clone();
         let several = config.routes.len() > 1;
-        let route = |route: &config::Route| {
+        let route = |(number, route): (usize, &config::Route)| {
             let share = if several { limits.max_in_flight.div_ceil(4) } else { limits.max_in_flight };
             Arc::new(Route {
-                target: Arc::new(Target { host: route.upstream.host.clone(), port: route.upstream.port }),
+                target: Arc::new(Target {
+                    number,
+                    host: route.upstream.host.clone(),
+                    port: route.upstream.port,
+                }),
                 // The configuration accepts nothing else.
                 authority: HeaderValue::from_str(&route.upstream.authority)
                     .unwrap_or(HeaderValue::from_static("upstream")),
@@ -77,7 +82,7 @@ impl Gateway {
             })
         };
         Self {
-            routes: config.routes.iter().map(route).collect(),
+            routes: config.routes.iter().enumerate().map(route).collect(),
             rules: Rules {
                 max_staleness: config.freshness.max_staleness,
                 park_timeout: config.freshness.park_timeout,
@@ -145,6 +150,9 @@ impl Drop for Room {
     }
 }
 
+/// How often a worker looks at its requests' deadlines: the exactness of the timeouts of bodies and exchanges.
+pub(super) const LOOK: Duration = Duration::from_millis(25);
+
 /// One thread of the data plane.
 #[derive(Debug)]
 pub struct Worker {
@@ -175,6 +183,15 @@ impl Worker {
     pub(super) fn cut_all(&self) {
         for (_, send) in &*self.under_way.lock().unwrap_or_else(PoisonError::into_inner) {
             send.shut_down();
+        }
+    }
+
+    /// Tells requests whose deadline has passed; to be called every [`LOOK`].
+    pub(super) fn check_deadlines(&self) {
+        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if !under_way.is_empty() {
+            let now = self.gateway.registry.clock.now();
+            under_way.iter().for_each(|(_, send)| send.check_deadline(now));
         }
     }
 
