@@ -17,9 +17,13 @@ use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
 
 use super::body::{Progress, RequestBody};
+use super::memory::{Kept, Memory};
 use super::pool::{Connection, Pool, Target};
 use super::{Authority, Stop};
 use crate::code::Code;
+
+/// Answers up to this size are not counted against the memory: the number of sends in flight bounds them well enough.
+const SMALL: u64 = 16 * 1024;
 
 /// How long and how much.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +60,8 @@ pub struct Answer {
     pub head: http::response::Parts,
     /// Its body.
     pub body: AnswerBody,
+    /// To be held as long as the body is.
+    pub kept: Option<Kept>,
 }
 
 /// An answer's body.
@@ -79,6 +85,8 @@ pub struct Outgoing {
     pub target: Arc<Target>,
     /// Its bounds.
     pub bounds: Bounds,
+    /// What bounds the answers that are read ahead.
+    pub memory: Memory,
 }
 
 /// The state of one exchange. It lives in one place, so that the futures over it stay small.
@@ -86,6 +94,8 @@ struct Exchange<A> {
     pool: Arc<Pool>,
     target: Arc<Target>,
     bounds: Bounds,
+    memory: Memory,
+    kept: Option<Kept>,
     authority: A,
     progress: Option<Progress>,
     /// Until it is sent.
@@ -193,8 +203,12 @@ impl<A: Authority> Exchange<A> {
                 None => return Ok(true),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
+                        let before = size.max(SMALL);
                         size += data.len() as u64;
                         frames.push_back(data);
+                        if size > SMALL && !self.memory.keep(&mut self.kept, size - before) {
+                            return Ok(false);
+                        }
                     }
                 }
                 Some(Err(why)) => return Err(self.broken(&why)),
@@ -213,7 +227,8 @@ impl<A: Authority> Exchange<A> {
         let buffer = if is_event_stream(&head) { 0 } else { self.bounds.answer_buffer };
         let mut frames = VecDeque::new();
         let whole = self.receive(&mut body, buffer, &mut frames).await?;
-        Ok((Answer { head, body: AnswerBody::Whole(frames) }, (!whole).then_some(body)))
+        let kept = self.kept.take();
+        Ok((Answer { head, body: AnswerBody::Whole(frames), kept }, (!whole).then_some(body)))
     }
 
     /// Gives the connection back if both messages are through; else closes it, and waits until it is closed.
@@ -310,10 +325,10 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
 }
 
 fn begin<A: Authority>(pool: &Arc<Pool>, outgoing: Outgoing, authority: A) -> Exchange<A> {
-    let Outgoing { request, progress, target, bounds } = outgoing;
+    let Outgoing { request, progress, target, bounds, memory } = outgoing;
     authority.allow(bounds.total);
     let (pool, request) = (Arc::clone(pool), Some(request));
-    Exchange { pool, target, bounds, authority, progress, request, connection: None }
+    Exchange { pool, target, bounds, memory, kept: None, authority, progress, request, connection: None }
 }
 
 /// The exchange goes on in a task; the answer's body comes from there.
@@ -323,12 +338,12 @@ fn pass_on<A: Authority>(
     rest: Incoming,
     ended: impl FnOnce(Option<Code>) + Send + 'static,
 ) -> Answer {
-    let Answer { head, body } = answer;
+    let Answer { head, body, kept } = answer;
     let (AnswerBody::Whole(frames) | AnswerBody::Partial(frames, _)) = body;
     let (caller, passed_on) = mpsc::channel(8);
     let reusable = is_reusable(&head);
     tokio::spawn(exchange.pump(rest, reusable, caller, ended));
-    Answer { head, body: AnswerBody::Partial(frames, passed_on) }
+    Answer { head, body: AnswerBody::Partial(frames, passed_on), kept }
 }
 
 /// Whether another request may follow on the connection, as far as the answer's head says.

@@ -5,6 +5,7 @@
 
 pub mod body;
 pub mod exchange;
+pub mod memory;
 pub mod pool;
 
 use std::task::{Context, Poll};

@@ -119,7 +119,13 @@ fn take_off(
         idle: config.upstream_idle_timeout,
         answer_buffer: config.answer_buffer,
     };
-    let outgoing = Outgoing { request, progress, target: Arc::clone(&route.target), bounds };
+    let outgoing = Outgoing {
+        request,
+        progress,
+        target: Arc::clone(&route.target),
+        bounds,
+        memory: route.memory.clone(),
+    };
     let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
@@ -157,6 +163,7 @@ impl Landing {
                 ReplyBody::partial(frames, rest, outgoing::length(&answer.head.headers))
             }
         });
+        reply.body_mut().hold(answer.kept);
         *reply.status_mut() = answer.head.status;
         *reply.headers_mut() = answer.head.headers;
         outgoing::to_caller(reply.headers_mut(), request_id);

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use crate::code::{Code, Outcome};
 use crate::fence::token::Claim;
 use crate::fence::view::Holder;
+use crate::forward::memory::Kept;
 
 /// `X-Request-Id`.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -183,13 +184,15 @@ pub struct ReplyBody {
     content: Content,
     /// Kept until the body is dropped: the connection is busy with it.
     busy: Option<Arc<super::activity::Busy>>,
+    /// Kept for the same time: what is counted of it.
+    kept: Option<Kept>,
 }
 
 impl ReplyBody {
     /// One piece.
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
-        Self { content: Content::Whole(bytes), busy: None }
+        Self { content: Content::Whole(bytes), busy: None, kept: None }
     }
 
     /// Pieces that are all there.
@@ -198,7 +201,7 @@ impl ReplyBody {
         if frames.len() <= 1 {
             return Self::whole(frames.pop_front().unwrap_or_default());
         }
-        Self { content: Content::Frames(frames), busy: None }
+        Self { content: Content::Frames(frames), busy: None, kept: None }
     }
 
     /// Pieces that are there, and those that still come; with their length in all, where it is known.
@@ -208,11 +211,16 @@ impl ReplyBody {
         rest: mpsc::Receiver<Option<Bytes>>,
         length: Option<u64>,
     ) -> Self {
-        Self { content: Content::Rest(frames, rest, length), busy: None }
+        Self { content: Content::Rest(frames, rest, length), busy: None, kept: None }
     }
 }
 
 impl ReplyBody {
+    /// Holds what is counted of an answer as long as its body.
+    pub(super) fn hold(&mut self, kept: Option<Kept>) {
+        self.kept = kept;
+    }
+
     /// Notes on its connection how far it gets, until it is dropped.
     pub(super) fn watch(&mut self, busy: Arc<super::activity::Busy>) {
         if !self.is_end_stream() {

@@ -14,6 +14,7 @@ use super::parking::Bounds;
 use super::registry::Registry;
 use super::status::Status;
 use crate::config::{self, Captures, Config, Limits};
+use crate::forward::memory::Memory;
 use crate::forward::pool::{Pool, Target};
 
 /// A route, ready to be used.
@@ -27,6 +28,8 @@ pub struct Route {
     pub authority: HeaderValue,
     /// What a body may be.
     pub body_bounds: BodyBounds,
+    /// What bounds its answers that are read ahead.
+    pub memory: Memory,
     in_flight: Arc<AtomicUsize>,
     most_in_flight: usize,
     pub(super) buffered: Arc<AtomicU64>,
@@ -82,6 +85,7 @@ impl Gateway {
                     most: route.max_body,
                     pause: limits.body_read_timeout,
                 },
+                memory: Memory::new(limits.max_buffered.div_ceil(4)),
                 in_flight: Arc::default(),
                 most_in_flight: route.max_in_flight.unwrap_or(share),
                 buffered: Arc::default(),
