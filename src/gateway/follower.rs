@@ -32,6 +32,9 @@ const BATCH_BYTES: usize = 512 * 1024;
 const READS: usize = 8;
 /// How often accounts that may not be read are tried again: a changed ACL is not announced.
 const RETRY_DENIED: Duration = Duration::from_secs(10);
+/// In how many such steps every account is read again, although nothing was announced: where somebody took the permission to
+/// read a standing znode away, its end is not.
+const AUDIT_STEPS: usize = 30;
 /// How long a follower without anything to do sleeps, unless it is woken.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -76,6 +79,9 @@ struct Links<L> {
     reads: Reads,
     queue: VecDeque<AccountName>,
     denied: Vec<AccountName>,
+    /// What is still to be read again in this round.
+    audit: Vec<AccountName>,
+    audit_step: usize,
     /// Accounts of the listing that are still to be read.
     loading: bool,
 }
@@ -139,6 +145,8 @@ impl<B: Backend> Follower<B> {
             reads: FuturesOrdered::new(),
             queue: VecDeque::new(),
             denied: Vec::new(),
+            audit: Vec::new(),
+            audit_step: 0,
             loading: true,
         };
         let why = self.work(&mut links).await;
@@ -187,6 +195,7 @@ impl<B: Backend> Follower<B> {
                     for name in std::mem::take(&mut links.denied) {
                         self.queue(&mut links.queue, name);
                     }
+                    self.audit(links);
                 }
             }
         }
@@ -284,6 +293,21 @@ impl<B: Backend> Follower<B> {
             }
         }
         None
+    }
+
+    /// Queues the next part of all accounts.
+    fn audit(&self, links: &mut Links<B::Link>) {
+        if links.loading {
+            return;
+        }
+        if links.audit.is_empty() {
+            links.audit = self.registry.entries().iter().map(|entry| entry.name.clone()).collect();
+            links.audit_step = links.audit.len().div_ceil(AUDIT_STEPS);
+        }
+        let rest = links.audit.len().saturating_sub(links.audit_step);
+        for name in links.audit.split_off(rest) {
+            self.queue(&mut links.queue, name);
+        }
     }
 
     fn history_went_back(&self) {
