@@ -59,11 +59,18 @@ impl Gateway {
     pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>) -> Self {
         let limits = config.limits.clone();
         let several = config.routes.len() > 1;
-        let route = |(number, route): (usize, &config::Route)| {
+        // Routes to one sender share its connections.
+        let number = |upstream: &config::Upstream| {
+            let same = |route: &config::Route| {
+                (&route.upstream.host, route.upstream.port) == (&upstream.host, upstream.port)
+            };
+            config.routes.iter().position(same).unwrap_or(0)
+        };
+        let route = |route: &config::Route| {
             let share = if several { limits.max_in_flight.div_ceil(4) } else { limits.max_in_flight };
             Arc::new(Route {
                 target: Arc::new(Target {
-                    number,
+                    number: number(&route.upstream),
                     host: route.upstream.host.clone(),
                     port: route.upstream.port,
                 }),
@@ -82,7 +89,7 @@ impl Gateway {
             })
         };
         Self {
-            routes: config.routes.iter().enumerate().map(route).collect(),
+            routes: config.routes.iter().map(route).collect(),
             rules: Rules {
                 max_staleness: config.freshness.max_staleness,
                 park_timeout: config.freshness.park_timeout,
