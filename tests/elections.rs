@@ -190,6 +190,23 @@ fn an_account_that_may_not_be_read_is_refused_alone_and_works_once_its_acl_is_me
     assert_eq!(stage.lines("no permission"), 1, "said once");
 }
 
+/// ZooKeeper announces nothing of a znode that may not be read, so that no proof covers its end.
+#[test]
+fn an_end_that_is_not_announced_is_found_by_reading_again() {
+    let stage = Stage::start();
+    let bot = stage.instance("host-a");
+    bot.lead(ACCOUNT);
+    assert_eq!(stage.verdict(ACCOUNT, &bot.token(ACCOUNT)), "admitted");
+    let active = bot.path(ACCOUNT, "active");
+    bot.ask(move |client| async move {
+        let acls = [Acl::new(Permission::DELETE | Permission::ADMIN, AuthId::anyone())];
+        client.set_acl(&active, &acls, None).await
+    })
+    .expect("an ACL");
+    bot.drop_active(ACCOUNT);
+    wait_until("the end is found", || stage.verdict(ACCOUNT, &bot.token(ACCOUNT)) == "no_holder");
+}
+
 #[test]
 fn an_account_that_is_deleted_and_recreated_begins_at_zero_and_refuses_every_older_token() {
     let stage = Stage::start();
