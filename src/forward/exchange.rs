@@ -104,6 +104,17 @@ struct Exchange<A> {
     connection: Option<Connection>,
 }
 
+/// How an exchange ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Answered whole; another request may follow.
+    Reusable,
+    /// Answered whole; no other request may follow.
+    Whole,
+    /// Not answered whole.
+    Broken,
+}
+
 impl<A: Authority> Exchange<A> {
     /// Waits for `work`, as long as the authority lasts.
     fn within<'a, F: Future>(
@@ -231,15 +242,21 @@ impl<A: Authority> Exchange<A> {
         Ok((Answer { head, body: AnswerBody::Whole(frames), kept }, (!whole).then_some(body)))
     }
 
-    /// Gives the connection back if both messages are through; else closes it, and waits until it is closed.
-    async fn finish(&mut self, reusable: bool) {
+    /// The exchange is over. Gives the connection back if both messages are through; closes it if it may not be used
+    /// again, and resets it if the request is not: what is left of it never reaches the sender.
+    async fn finish(&mut self, end: End) {
         let Some(mut connection) = self.connection.take() else { return };
         // An answer may come before all of its request is written; what is left must not hold up the next one.
-        if reusable && self.progress.as_ref().is_none_or(Progress::is_sent) && connection.is_through().await {
-            connection.used = true;
-            self.pool.put(&self.target, connection, self.bounds.idle);
-        } else {
-            Box::pin(connection.close()).await;
+        let through = end != End::Broken
+            && self.progress.as_ref().is_none_or(Progress::is_sent)
+            && connection.is_through().await;
+        match end {
+            End::Reusable if through => {
+                connection.used = true;
+                self.pool.put(&self.target, connection, self.bounds.idle);
+            }
+            End::Whole if through => Box::pin(connection.close()).await,
+            End::Reusable | End::Whole | End::Broken => Box::pin(connection.cut()).await,
         }
     }
 
@@ -247,7 +264,7 @@ impl<A: Authority> Exchange<A> {
     async fn pump(
         mut self,
         mut body: Incoming,
-        reusable: bool,
+        end: End,
         caller: mpsc::Sender<Option<Bytes>>,
         ended: impl FnOnce(Option<Code>) + Send + 'static,
     ) {
@@ -264,7 +281,7 @@ impl<A: Authority> Exchange<A> {
                 Err(stopped) => break Some(maybe_sent(stopped).code),
             }
         };
-        self.finish(reusable && failure.is_none()).await;
+        self.finish(if failure.is_none() { end } else { End::Broken }).await;
         // The permit goes before anybody is told; a slow caller does not hold it.
         drop(self);
         ended(failure);
@@ -308,14 +325,14 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
     async move {
         match exchange.run().await {
             Ok((answer, None)) => {
-                exchange.finish(is_reusable(&answer.head)).await;
+                exchange.finish(end_of(&answer.head)).await;
                 drop(exchange);
                 ended(None);
                 Ok(answer)
             }
             Ok((answer, Some(rest))) => Ok(pass_on(exchange, answer, rest, ended)),
             Err(failure) => {
-                exchange.finish(false).await;
+                exchange.finish(End::Broken).await;
                 drop(exchange);
                 ended(Some(failure.code));
                 Err(failure)
@@ -341,13 +358,13 @@ fn pass_on<A: Authority>(
     let Answer { head, body, kept } = answer;
     let (AnswerBody::Whole(frames) | AnswerBody::Partial(frames, _)) = body;
     let (caller, passed_on) = mpsc::channel(8);
-    let reusable = is_reusable(&head);
-    tokio::spawn(exchange.pump(rest, reusable, caller, ended));
+    let end = end_of(&head);
+    tokio::spawn(exchange.pump(rest, end, caller, ended));
     Answer { head, body: AnswerBody::Partial(frames, passed_on), kept }
 }
 
 /// Whether another request may follow on the connection, as far as the answer's head says.
-fn is_reusable(head: &http::response::Parts) -> bool {
+fn end_of(head: &http::response::Parts) -> End {
     let closes = |value: &http::HeaderValue| {
         value
             .to_str()
@@ -356,9 +373,10 @@ fn is_reusable(head: &http::response::Parts) -> bool {
     // Framed in both ways, the sender may mean another end than the one that was read.
     let framed_twice = head.headers.contains_key(header::TRANSFER_ENCODING)
         && head.headers.contains_key(header::CONTENT_LENGTH);
-    head.version == http::Version::HTTP_11
+    let reusable = head.version == http::Version::HTTP_11
         && !framed_twice
-        && !head.headers.get_all(header::CONNECTION).iter().any(closes)
+        && !head.headers.get_all(header::CONNECTION).iter().any(closes);
+    if reusable { End::Reusable } else { End::Whole }
 }
 
 /// Events are passed on as they come: whoever asked for them waits for each.

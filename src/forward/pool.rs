@@ -2,11 +2,16 @@
 //!
 //! Keeps and makes connections. It never sends: that is the exchange's part.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -32,6 +37,7 @@ pub struct Target {
 pub(super) struct Connection {
     pub(super) sender: http1::SendRequest<RequestBody>,
     task: JoinHandle<()>,
+    cut: Arc<AtomicBool>,
     /// False until its first answer: an upstream that closes at once is down, not idle.
     pub(super) used: bool,
 }
@@ -45,10 +51,57 @@ impl Connection {
         self.sender.is_ready()
     }
 
-    /// Closes it and waits until it is closed. Dropped, it closes soon.
+    /// Closes it in order and waits until it is closed. Dropped, it closes soon.
     pub(super) async fn close(self) {
         self.task.abort();
         let _ = self.task.await;
+    }
+
+    /// Resets it and waits until it is closed: what the system has not delivered yet is never delivered, and the sender
+    /// cannot take what it has for a whole request.
+    pub(super) async fn cut(self) {
+        self.cut.store(true, SeqCst);
+        self.close().await;
+    }
+}
+
+/// A connection's stream; dropped after a cut, it resets the connection.
+#[derive(Debug)]
+struct Cuttable {
+    stream: TcpStream,
+    cut: Arc<AtomicBool>,
+}
+
+impl Drop for Cuttable {
+    fn drop(&mut self) {
+        if self.cut.load(SeqCst) {
+            // Where the system refuses, the connection is closed in order: late, but closed.
+            let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl AsyncRead for Cuttable {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Cuttable {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -116,18 +169,19 @@ impl Pool {
     ///
     /// # Errors
     /// The upstream cannot be reached; nothing was sent.
-    pub(super) async fn connect(target: &Target) -> std::io::Result<Connection> {
+    pub(super) async fn connect(target: &Target) -> io::Result<Connection> {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
         stream.set_nodelay(true)?;
+        let cut = Arc::<AtomicBool>::default();
         let (sender, connection) = http1::Builder::new()
             .writev(false)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(Cuttable { stream, cut: Arc::clone(&cut) }))
             .await
-            .map_err(std::io::Error::other)?;
+            .map_err(io::Error::other)?;
         let task = tokio::spawn(async move {
             // The exchange learns of a failure through its own answer.
             let _ = connection.await;
         });
-        Ok(Connection { sender, task, used: false })
+        Ok(Connection { sender, task, cut, used: false })
     }
 }

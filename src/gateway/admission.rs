@@ -4,7 +4,7 @@
 //! It never touches a body or a sender.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -245,9 +245,14 @@ impl Judge<'_> {
                     |last: &Arc<Holder>| last.seq == self.claim.seq && last.session == self.claim.session;
                 (&entry.places, last.is_some_and(mine))
             }
-            None => (&self.registry.unknown_places, false),
+            // Before the first listing nobody has an entry, and nobody's share is known.
+            None => (&self.registry.unknown_places, !self.registry.was_ever_listed()),
         };
-        park(&self.registry.places, places, self.rules.parking, holder).ok_or_else(|| Code::Overloaded.into())
+        let mut bounds = self.rules.parking;
+        if !self.registry.was_ever_listed() {
+            bounds.most_per_account = bounds.most;
+        }
+        park(&self.registry.places, places, bounds, holder).ok_or_else(|| Code::Overloaded.into())
     }
 
     /// What needs no newer proof to be refused.
@@ -279,8 +284,14 @@ impl Judge<'_> {
             return Look::Done(Err(Code::HistoryReset.into()));
         }
         let Some(entry) = entry else {
-            let listed = self.registry.is_listed(proof);
-            return if listed { Look::Done(Err(Code::UnknownAccount.into())) } else { Look::Unlisted };
+            if !self.registry.is_listed(proof) {
+                return Look::Unlisted;
+            }
+            // Looked up again: the listing may have come into force between the look-up and the question.
+            return match self.registry.get(self.account) {
+                Some(entry) => self.look(Some(&entry), proof),
+                None => Look::Done(Err(Code::UnknownAccount.into())),
+            };
         };
         let terms = Terms { patience: self.patience, most_in_flight: self.rules.most_in_flight_per_account };
         let mut state = entry.state();
@@ -382,17 +393,18 @@ pub(super) async fn watch_drain(registry: Arc<Registry>, entry: Arc<Entry>) {
 /// A place among the sends of an account that are forwarded without a permit.
 #[derive(Debug)]
 pub struct Unjudged {
-    entry: Option<Arc<Entry>>,
+    places: Arc<AtomicUsize>,
     send: Arc<Send>,
     clock: Clock,
 }
 
 impl Unjudged {
-    /// Takes a place; `None` if the account has as many as it may.
+    /// Takes a place; `None` if the account has as many as it may. Names without an entry share theirs.
     #[must_use]
-    pub fn enter(entry: Option<Arc<Entry>>, send: Arc<Send>, clock: Clock, most: usize) -> Option<Self> {
-        let before = entry.as_ref().map_or(0, |entry| entry.unjudged.fetch_add(1, SeqCst));
-        let place = Self { entry, send, clock };
+    pub fn enter(registry: &Registry, entry: Option<&Entry>, send: Arc<Send>, most: usize) -> Option<Self> {
+        let places = Arc::clone(entry.map_or(&registry.unknown_unjudged, |entry| &entry.unjudged));
+        let before = places.fetch_add(1, SeqCst);
+        let place = Self { places, send, clock: registry.clock.clone() };
         (before < most).then_some(place)
     }
 }
@@ -415,8 +427,6 @@ impl Authority for Unjudged {
 
 impl Drop for Unjudged {
     fn drop(&mut self) {
-        if let Some(entry) = &self.entry {
-            entry.unjudged.fetch_sub(1, SeqCst);
-        }
+        self.places.fetch_sub(1, SeqCst);
     }
 }

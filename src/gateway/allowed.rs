@@ -49,7 +49,7 @@ impl Allowed {
             code.map_or("admitted", Code::as_str)
         });
         let most = gateway.rules.most_in_flight_per_account;
-        let place = Unjudged::enter(entry.cloned(), Arc::clone(send), gateway.registry.clock.clone(), most)
+        let place = Unjudged::enter(&gateway.registry, entry.map(Arc::as_ref), Arc::clone(send), most)
             .ok_or(Code::Overloaded)?;
         Ok(Self::Unjudged { place, account: account.to_owned(), would })
     }

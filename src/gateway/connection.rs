@@ -85,6 +85,7 @@ pub(super) async fn serve(
 /// Whether the first bytes are HTTP/2's; they stay to be read.
 async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
     let mut start = [0; PREFACE.len()];
+    let mut pause = Duration::from_millis(2);
     loop {
         let seen = stream.peek(&mut start).await?;
         let seen = start.get(..seen).unwrap_or_default();
@@ -95,7 +96,8 @@ async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
             return Ok(true);
         }
         // Some of the preface is there, and the socket stays readable: look again a little later.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(250));
     }
 }
 
@@ -174,7 +176,8 @@ async fn watch_over<C: Future<Output = hyper::Result<()>>>(
                 }
                 // Both stay registered with this task: polled once, a look is enough from then on.
                 if !armed || timer.is_elapsed() || (!draining && look.has_changed().unwrap_or(true)) {
-                    armed = true;
+                    // Without budget both are pending and registered nowhere; this task is woken then in any case.
+                    armed = tokio::task::coop::has_budget_remaining();
                     let staged = !draining && changed.as_mut().poll(cx).is_ready();
                     if staged || timer.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(None);

@@ -224,7 +224,7 @@ pub struct Entry {
     /// It is in the registry no longer: whoever still has it looks the name up again.
     pub(super) forgotten: AtomicBool,
     /// Sends that are forwarded without a permit, in shadow and pass mode.
-    pub(super) unjudged: AtomicUsize,
+    pub(super) unjudged: Arc<AtomicUsize>,
     /// Bytes of bodies that are kept for it.
     pub(super) buffered: Arc<AtomicU64>,
 }
@@ -237,7 +237,7 @@ impl Entry {
             changed: Notify::new(),
             places: Arc::default(),
             forgotten: AtomicBool::new(false),
-            unjudged: AtomicUsize::new(0),
+            unjudged: Arc::default(),
             buffered: Arc::default(),
         }
     }

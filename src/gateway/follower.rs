@@ -12,6 +12,7 @@ use futures_util::future::OptionFuture;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use tracing::{info, warn};
 
+use super::entry::Entry;
 use super::events::Event;
 use super::proofs::Proven;
 use super::registry::Registry;
@@ -62,7 +63,7 @@ pub struct Follower<B> {
 
 struct Batch {
     order: Order,
-    accounts: Vec<(AccountName, Mark)>,
+    accounts: Vec<(Arc<Entry>, Mark)>,
     readings: Result<Vec<Reading>, BackendError>,
 }
 
@@ -98,7 +99,12 @@ impl<B: Backend> Follower<B> {
         let mut pause = Duration::from_millis(50);
         let mut cause = Reload::Start;
         loop {
-            match self.backend.connect().await {
+            // A server may answer pings and nothing else: no link is waited for without end.
+            let connecting = tokio::time::timeout(self.pace.barrier_timeout * 2, self.backend.connect());
+            let connected = connecting
+                .await
+                .unwrap_or_else(|_| Err(BackendError::Lost("no link could be made in time".to_owned())));
+            match connected {
                 Ok(link) => {
                     self.status.connected(link.session());
                     self.registry.tell(|| Event::View);
@@ -247,7 +253,7 @@ impl<B: Backend> Follower<B> {
 
     fn listed(&self, links: &mut Links<B::Link>, listing: Listing) {
         let Some((order, _)) = links.listing.take() else { return };
-        if !self.registry.listed(order, listing.newest) {
+        if !self.registry.is_newer_root(listing.newest) {
             self.history_went_back();
         }
         if listing.strange > 0 {
@@ -263,6 +269,8 @@ impl<B: Backend> Follower<B> {
         for entry in self.registry.entries() {
             self.queue(&mut links.queue, entry.name.clone());
         }
+        // Only now: whoever finds no entry from here on may say that there is no such account.
+        self.registry.listed(order);
     }
 
     fn queue(&self, queue: &mut VecDeque<AccountName>, name: AccountName) {
@@ -276,9 +284,9 @@ impl<B: Backend> Follower<B> {
             Ok(readings) => readings,
             Err(why) => return Some(why.to_string()),
         };
-        for ((name, mark), reading) in batch.accounts.into_iter().zip(readings) {
+        for ((entry, mark), reading) in batch.accounts.into_iter().zip(readings) {
             let denied = reading.is_denied();
-            let applied = self.registry.apply(&name, reading, mark, batch.order, links.first);
+            let applied = self.registry.apply(&entry, reading, mark, batch.order, links.first);
             if applied.history_went_back {
                 self.history_went_back();
             }
@@ -286,10 +294,10 @@ impl<B: Backend> Follower<B> {
                 tokio::spawn(super::admission::watch_drain(Arc::clone(&self.registry), entry));
             }
             if denied {
-                links.denied.push(name.clone());
+                links.denied.push(entry.name.clone());
             }
             if applied.again {
-                links.queue.push_back(name);
+                links.queue.push_back(entry.name.clone());
             }
         }
         None
@@ -321,6 +329,9 @@ impl<B: Backend> Follower<B> {
     /// Begins what is due: a barrier, and reads. A reason if the link has to end.
     fn start_work(&self, links: &mut Links<B::Link>) -> Option<String> {
         let now = self.registry.clock.now();
+        if self.registry.take_accept() {
+            self.registry.forget_history();
+        }
         if self.registry.is_relink_due() {
             return Some("a new history was accepted".to_owned());
         }
@@ -346,7 +357,7 @@ impl<B: Backend> Follower<B> {
         while links.reads.len() < READS && !links.queue.is_empty() {
             let Some(batch) = self.next_batch(links) else { break };
             let order = self.registry.proofs.begun();
-            let names: Vec<_> = batch.iter().map(|(name, _)| name.clone()).collect();
+            let names: Vec<_> = batch.iter().map(|(entry, _)| entry.name.clone()).collect();
             let pending = links.link.read(&names);
             links
                 .reads
@@ -361,13 +372,13 @@ impl<B: Backend> Follower<B> {
         None
     }
 
-    fn next_batch(&self, links: &mut Links<B::Link>) -> Option<Vec<(AccountName, Mark)>> {
+    fn next_batch(&self, links: &mut Links<B::Link>) -> Option<Vec<(Arc<Entry>, Mark)>> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH && bytes < BATCH_BYTES {
             let Some(name) = links.queue.pop_front() else { break };
-            if let Some((mark, size)) = self.registry.start_reading(&name) {
+            if let Some((entry, mark, size)) = self.registry.start_reading(&name) {
                 bytes += size;
-                batch.push((name, mark));
+                batch.push((entry, mark));
             }
         }
         (!batch.is_empty()).then_some(batch)

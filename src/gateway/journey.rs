@@ -31,21 +31,29 @@ impl Journey {
         Self { gateway, body_in: None, reading: true, judged: false }
     }
 
-    fn stop_reading(&mut self) {
+    /// It waits for something else than its body.
+    pub fn pause_reading(&mut self) {
         if std::mem::take(&mut self.reading) {
             self.gateway.being_read.fetch_sub(1, SeqCst);
         }
     }
 
+    /// It waits for its body again.
+    pub fn go_on_reading(&mut self) {
+        if !std::mem::replace(&mut self.reading, true) {
+            self.gateway.being_read.fetch_add(1, SeqCst);
+        }
+    }
+
     /// All of the body that has to be in is in.
     pub fn body_is_in(&mut self) {
-        self.stop_reading();
+        self.pause_reading();
         self.body_in = Some(self.gateway.registry.clock.now());
     }
 
     /// The verdict; the first one counts.
     pub fn verdict(&mut self, verdict: Verdict) {
-        self.stop_reading();
+        self.pause_reading();
         if !std::mem::replace(&mut self.judged, true) {
             self.gateway.registry.telemetry.verdict(verdict);
         }

@@ -157,7 +157,9 @@ impl<'a> Plan<'a> {
             patience: route.config.drain_timeout,
         });
         if let Some(judge) = judge.as_ref().filter(|_| head.expects_continue) {
+            journey.pause_reading();
             until_shutdown(send, judge.preview()).await.map_err(rejected)?;
+            journey.go_on_reading();
         }
         send.set_deadline(Some(gateway.registry.clock.now().after(route.body_bounds.pause)));
         let receive = async { body::receive(gateway, route, entry, incoming).await.map_err(Refused::from) };

@@ -47,6 +47,7 @@ pub struct Registry {
     /// The newest transaction seen on the root.
     root_newest: AtomicI64,
     history_reset: AtomicBool,
+    accept_asked: AtomicBool,
     relink: AtomicBool,
     urgent: Mutex<Vec<AccountName>>,
     absent: AtomicUsize,
@@ -54,6 +55,8 @@ pub struct Registry {
     pub places: Arc<Places>,
     /// Those of names without an entry.
     pub unknown_places: Arc<Places>,
+    /// Their sends that are forwarded without a permit.
+    pub(super) unknown_unjudged: Arc<AtomicUsize>,
     /// Refusals of names without an entry.
     pub unknown_rejections: Mutex<Tally>,
     /// What shadow mode would have refused of names without an entry.
@@ -76,11 +79,13 @@ impl Registry {
             listing: Notify::new(),
             root_newest: AtomicI64::new(i64::MIN),
             history_reset: AtomicBool::new(false),
+            accept_asked: AtomicBool::new(false),
             relink: AtomicBool::new(false),
             urgent: Mutex::default(),
             absent: AtomicUsize::new(0),
             places: Arc::default(),
             unknown_places: Arc::default(),
+            unknown_unjudged: Arc::default(),
             unknown_rejections: Mutex::default(),
             unknown_shadow: Mutex::default(),
             view_age: AtomicU64::new(0),
@@ -197,7 +202,8 @@ impl Registry {
     pub(super) fn queue(&self, name: &AccountName) -> bool {
         let entry = self.entry(name);
         let mut state = entry.state();
-        !std::mem::replace(&mut state.queued, true)
+        // A read that is on its way is enough; what changes under it makes it be read again.
+        !state.being_read && !std::mem::replace(&mut state.queued, true)
     }
 
     /// Queues an account that somebody waits for, if a read is not on its way already.
@@ -209,14 +215,16 @@ impl Registry {
     }
 
     /// Whether a queued account is still to be read; if so it counts as being read from now on.
-    pub(super) fn start_reading(&self, name: &AccountName) -> Option<(Mark, usize)> {
+    pub(super) fn start_reading(&self, name: &AccountName) -> Option<(Arc<Entry>, Mark, usize)> {
         let entry = self.get(name.as_str())?;
         let mut state = entry.state();
         if !std::mem::take(&mut state.queued) {
             return None;
         }
         state.being_read = true;
-        Some((state.account.freshness().mark(), state.bytes))
+        let (mark, bytes) = (state.account.freshness().mark(), state.bytes);
+        drop(state);
+        Some((entry, mark, bytes))
     }
 
     /// All reads that were on their way are lost.
@@ -227,29 +235,33 @@ impl Registry {
         }
     }
 
-    /// A listing is in force: names without an entry do not exist. False: ZooKeeper's history went back.
-    pub(super) fn listed(&self, order: Order, newest: Option<i64>) -> bool {
-        if let Some(newest) = newest
-            && self.root_newest.fetch_max(newest, SeqCst) > newest
-        {
-            return false;
-        }
+    /// The newest transaction on the root. False: ZooKeeper's history went back.
+    pub(super) fn is_newer_root(&self, newest: Option<i64>) -> bool {
+        newest.is_none_or(|newest| self.root_newest.fetch_max(newest, SeqCst) <= newest)
+    }
+
+    /// A listing is in force, and all that it names has an entry: names without one do not exist.
+    pub(super) fn listed(&self, order: Order) {
         self.listed.store(order.0, SeqCst);
         self.listing.notify_waiters();
-        true
+    }
+
+    /// Whether a listing has ever been in force.
+    pub(super) fn was_ever_listed(&self) -> bool {
+        self.listed.load(SeqCst) > 0
     }
 
     /// Applies a read. True if the account has to be queued again; the second says whether a drain begins that
     /// somebody has to watch.
     pub(super) fn apply(
         &self,
-        name: &AccountName,
+        entry: &Arc<Entry>,
         reading: Reading,
         mark: Mark,
         order: Order,
         link: Order,
     ) -> AppliedRead {
-        let entry = self.entry(name);
+        let name = &entry.name;
         let now = self.clock.now();
         let mut state = entry.state();
         let was = state.account.gate().deadline();
@@ -276,15 +288,18 @@ impl Registry {
         if applied.changed {
             self.tell(|| Event::Account(name.clone()));
         }
-        if absent != was_absent {
-            let count =
-                if absent { self.absent.fetch_add(1, SeqCst) + 1 } else { self.absent.fetch_sub(1, SeqCst) };
-            if forget && count > MOST_ABSENT && self.accounts.remove(name.as_str()).is_some() {
-                entry.forgotten.store(true, SeqCst);
-                self.absent.fetch_sub(1, SeqCst);
-            }
+        match (was_absent, absent) {
+            (false, true) => drop(self.absent.fetch_add(1, SeqCst)),
+            (true, false) => drop(self.absent.fetch_sub(1, SeqCst)),
+            (true, true) | (false, false) => {}
         }
-        AppliedRead { again, drains: drains.then_some(entry), history_went_back: applied.history_went_back }
+        // Asked at every read, not only at the first that shows it gone: it may have been busy then.
+        if forget && self.absent.load(SeqCst) > MOST_ABSENT && self.accounts.remove(name.as_str()).is_some() {
+            entry.forgotten.store(true, SeqCst);
+            self.absent.fetch_sub(1, SeqCst);
+        }
+        let drains = drains.then(|| Arc::clone(entry));
+        AppliedRead { again, drains, history_went_back: applied.history_went_back }
     }
 
     /// Gives a permit's end, a withdrawal or a deadline its effects.
@@ -385,14 +400,20 @@ impl Registry {
         }
     }
 
-    /// Accepts ZooKeeper's history as it is: what was remembered of an older one is forgotten, and everything is
-    /// read again; sends under way are drained. Returns false if there was nothing to accept. Called within a runtime.
-    pub fn accept_history(self: &Arc<Self>) -> bool {
-        if !self.history_reset.load(SeqCst) {
-            return false;
+    /// Asks the follower to accept ZooKeeper's history as it is: what was remembered of an older one is forgotten, and
+    /// everything is read again; sends under way are drained. Returns false if there is nothing to accept, or somebody asked
+    /// before.
+    pub fn accept_history(&self) -> bool {
+        let asked = self.is_history_reset() && !self.accept_asked.swap(true, SeqCst);
+        if asked {
+            self.proofs.nudge();
         }
-        self.forget_history();
-        true
+        asked
+    }
+
+    /// Whether somebody asked for it; asked once, by the follower, which alone moves between histories.
+    pub(super) fn take_accept(&self) -> bool {
+        self.accept_asked.swap(false, SeqCst) && self.is_history_reset()
     }
 
     pub(super) fn forget_history(self: &Arc<Self>) {

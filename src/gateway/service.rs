@@ -172,7 +172,14 @@ pub struct Worker {
     /// Its connections to senders.
     pub pool: Arc<Pool>,
     /// Its requests.
-    under_way: Arc<Mutex<Slab<Arc<Send>>>>,
+    under_way: Arc<Mutex<UnderWay>>,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    sends: Slab<Arc<Send>>,
+    /// The process has to end: whoever comes now is told at once.
+    cut: bool,
 }
 
 impl Worker {
@@ -186,36 +193,41 @@ impl Worker {
     /// Notes a request, so that it can be told when the process has to end.
     pub(super) fn enlist(&self, request_id: HeaderValue) -> Enlisted {
         let send = Arc::new(Send::new(request_id));
-        let key = self.under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&send));
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if under_way.cut {
+            send.shut_down();
+        }
+        let key = under_way.sends.insert(Arc::clone(&send));
+        drop(under_way);
         Enlisted { under_way: Arc::clone(&self.under_way), key, send }
     }
 
     /// The process has to end: whatever is under way is answered now.
     pub(super) fn cut_all(&self) {
-        for (_, send) in &*self.under_way.lock().unwrap_or_else(PoisonError::into_inner) {
-            send.shut_down();
-        }
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.cut = true;
+        under_way.sends.iter().for_each(|(_, send)| send.shut_down());
     }
 
     /// Tells requests whose deadline has passed; to be called every [`LOOK`].
     pub(super) fn check_deadlines(&self) {
         let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if !under_way.is_empty() {
+        if !under_way.sends.is_empty() {
             let now = self.gateway.registry.clock.now();
-            under_way.iter().for_each(|(_, send)| send.check_deadline(now));
+            under_way.sends.iter().for_each(|(_, send)| send.check_deadline(now));
         }
     }
 
     /// How many requests are under way.
     pub(super) fn under_way(&self) -> usize {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).sends.len()
     }
 }
 
 /// A request that is under way.
 #[derive(Debug)]
 pub(super) struct Enlisted {
-    under_way: Arc<Mutex<Slab<Arc<Send>>>>,
+    under_way: Arc<Mutex<UnderWay>>,
     key: usize,
     /// How it is told.
     pub(super) send: Arc<Send>,
@@ -223,6 +235,6 @@ pub(super) struct Enlisted {
 
 impl Drop for Enlisted {
     fn drop(&mut self) {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).try_remove(self.key);
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).sends.try_remove(self.key);
     }
 }
