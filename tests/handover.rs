@@ -10,7 +10,8 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -177,6 +178,35 @@ fn sends_that_outlast_the_drain_are_cut_before_the_new_holders_begin() {
     let line = stage.gateway.wait_for_line("send cut");
     assert!(line.contains("the-one-that-is-cut") && line.contains(ACCOUNT), "{line}");
     stage.wait_until_books_balance();
+}
+
+#[test]
+fn what_a_cut_send_has_not_delivered_is_never_delivered() {
+    let ensemble = Ensemble::start(1);
+    // A sender that accepts and does not read, so that the system keeps much of the body.
+    let deaf = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("http://{}", deaf.local_addr().unwrap());
+    let setup = Setup::new(&ensemble.connect(), &url).section("handover", "drain_timeout = \"1s\"");
+    let gateway = setup.start();
+    let open = |name: &str| Instance::open(&ensemble.connect(), name);
+    let (a, b) = (open("host-a"), open("host-b"));
+    a.lead(ACCOUNT);
+    let (address, token) = (gateway.proxy(), a.token(ACCOUNT));
+    let target = format!("/wx/{ACCOUNT}/send");
+    let old = std::thread::spawn(move || call(address, "POST", &target, &token, vec![b'x'; 900_000]));
+    let (mut seen, _) = deaf.accept().unwrap();
+    seen.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    wait_until("the send has begun", || {
+        let mut start = [0; 4];
+        seen.peek(&mut start).is_ok_and(|size| size > 0)
+    });
+    a.expire();
+    b.lead(ACCOUNT);
+    assert_eq!(refusal(&old.join().unwrap()), (504, "handover_cut", "unknown"));
+    let mut read = Vec::new();
+    let end = seen.read_to_end(&mut read);
+    assert!(end.is_err(), "{} bytes, and then an orderly end", read.len());
+    assert!(read.len() < 900_000);
 }
 
 #[test]
