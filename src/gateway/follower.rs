@@ -98,6 +98,7 @@ impl<B: Backend> Follower<B> {
     pub async fn run(mut self) {
         let mut pause = Duration::from_millis(50);
         let mut cause = Reload::Start;
+        info!("connecting to {}; nothing is admitted until all accounts are read", self.backend.name());
         loop {
             // A server may answer pings and nothing else: no link is waited for without end.
             let connecting = tokio::time::timeout(self.pace.barrier_timeout * 2, self.backend.connect());
