@@ -43,6 +43,8 @@ struct World {
     accounts: HashMap<String, Reading>,
     changes: VecDeque<Change>,
     waker: Option<Waker>,
+    /// Nobody can connect.
+    away: bool,
     /// Barriers are never answered.
     deaf: bool,
     reads: usize,
@@ -105,7 +107,7 @@ impl Backend for Scripted {
     }
 
     async fn connect(&mut self) -> Result<Self, BackendError> {
-        Ok(self.clone())
+        if self.world().away { Err(BackendError::Lost("away".to_owned())) } else { Ok(self.clone()) }
     }
 }
 
@@ -187,7 +189,7 @@ impl Bench {
         let rules = Rules {
             max_staleness: Duration::ZERO,
             park_timeout: Duration::from_secs(10),
-            parking: Bounds { most: 100, most_per_account: 100 },
+            parking: Bounds { most: 1000, most_per_account: 1000 },
             most_in_flight_per_account: 10,
         };
         let claim = Claim { seq: Seq(seq), session: SessionId(7), instance: None, epoch: None };
@@ -232,6 +234,29 @@ async fn a_follower_that_nobody_asks_sleeps() {
     eventually("half a second is over", || support::now() > calm).await;
     let rounds = bench.service.world().asked_for_changes - before;
     assert!(rounds < 20, "{rounds} rounds with nothing to do");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_account_is_unknown_while_the_listing_that_names_it_is_taken_in() {
+    let service = Scripted::default();
+    for number in 0..30_000 {
+        service.world().accounts.insert(format!("x{number}"), held_by(1, 50));
+    }
+    service.world().away = true;
+    let bench = Arc::new(Bench::start(service, Clock::default(), false));
+    let mut asking = Vec::new();
+    for number in (0..30_000).step_by(150) {
+        let bench = Arc::clone(&bench);
+        asking.push(tokio::spawn(async move {
+            let account = format!("x{number}");
+            bench.admit(&account, 1, Duration::ZERO).await.err().map(|refused| refused.code)
+        }));
+    }
+    eventually("all are parked", || bench.registry.places.taken() == asking.len()).await;
+    bench.service.world().away = false;
+    for asked in asking {
+        assert_eq!(asked.await.unwrap(), None);
+    }
 }
 
 #[tokio::test]
