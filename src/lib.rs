@@ -10,6 +10,7 @@ pub mod clock;
 pub mod code;
 pub mod config;
 pub mod election;
+pub mod elector;
 pub mod fence;
 pub mod forward;
 pub mod gateway;
