@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use fencegate::election::session::{Notice, Session, Sessions};
 use fencegate::election::zookeeper::{BarrierKind, Settings as ZkSettings, ZkSessions};
 use fencegate::elector::{Accounts, Elector, NotLeader, Settings, Token};
 use fencegate::fence::elector::{Role, Why};
@@ -141,26 +142,28 @@ async fn a_silent_line_suspends_by_the_own_deadline_before_anybody_else_leads() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registration_whose_answer_was_lost_is_found_and_not_repeated() {
+async fn a_registration_whose_answer_was_lost_is_found_by_its_owner() {
     let ensemble = Ensemble::start(1);
     let relay = Relay::to(ensemble.server(0).port());
     let observer = Instance::open(&ensemble.connect(), "observer");
-    let other = Instance::open(&ensemble.connect(), "other");
-    other.lead("wxid_1");
-    let elector = start(&relay.connect(), "host-a", &["wxid_1"]);
-    becomes(&elector, "wxid_1", "WAITING").await;
-    elector.resign(&name("wxid_1")).await;
+    let account = name("wxid_1");
+    observer.make_path(&observer.path("wxid_1", "members"));
+    let mut session = sessions(&relay.connect(), "host-a").open().await.unwrap();
     relay.silence_replies();
-    elector.stand(&name("wxid_1")).await;
-    // Asked to look first, it hears nothing; so its candidate is made behind its back, as a lost create would be.
+    let registered = session.register(&account);
+    eventually("the candidate stands", || stands(&observer, "wxid_1").1 == 1).await;
     relay.cut();
+    assert!(registered.await.is_err(), "nobody knows");
     relay.heal();
-    becomes(&elector, "wxid_1", "WAITING").await;
-    assert_eq!(stands(&observer, "wxid_1").1, 2);
-    other.leave();
-    let token = leads(&elector, "wxid_1").await;
-    assert_eq!(stands(&observer, "wxid_1").1, 1);
-    assert_eq!(elector.check(&name("wxid_1")).await, Ok(token));
+    while session.next().await != Notice::Connected {}
+    let sights = session.look(std::slice::from_ref(&account)).await.unwrap();
+    assert_eq!(sights[0].as_ref().unwrap().own, [0]);
+    // What is not the session's own is never its candidate, whatever it is called.
+    let other = Instance::open(&ensemble.connect(), "other");
+    assert_eq!(other.join("wxid_1"), 1);
+    let sights = session.look(std::slice::from_ref(&account)).await.unwrap();
+    let sight = sights[0].as_ref().unwrap();
+    assert_eq!((sight.own.as_slice(), sight.predecessor, sight.active), (&[0][..], None, None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
