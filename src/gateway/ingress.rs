@@ -40,7 +40,7 @@ pub(super) async fn serve(
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
     let planned = match decide(gateway, &parts, &fields) {
-        Ok(plan) => plan.run(gateway, &parts, &mut incoming, &mut journey, &send).await,
+        Ok(plan) => plan.run(&worker, &parts, &mut incoming, &mut journey, &send).await,
         Err(rejected) => Err(rejected),
     };
     let mut reply = match planned {

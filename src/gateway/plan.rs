@@ -16,7 +16,7 @@ use super::entry::{Entry, Send};
 use super::fields::Fields;
 use super::head::{self, Head, Refusal};
 use super::journey::Journey;
-use super::service::{Gateway, Room, Route};
+use super::service::{Gateway, Room, Route, Worker};
 use crate::code::Code;
 use crate::config::{Captures, Mode};
 use crate::fence::token::Claim;
@@ -127,13 +127,14 @@ impl<'a> Plan<'a> {
     /// Body first, then proof, verdict and permit. Dropped before it is ready, the request is withdrawn.
     pub(super) async fn run(
         &self,
-        gateway: &Arc<Gateway>,
+        worker: &Worker,
         parts: &Parts,
         incoming: &mut Incoming,
         journey: &mut Journey,
         send: &Arc<Send>,
     ) -> Result<Go, Box<Rejected<'a>>> {
         let Self { head, route, captures, account, entry, claim } = self;
+        let gateway = &worker.gateway;
         let entry = entry.as_ref();
         let rejected = |refused: Refused| {
             Box::new(Rejected {
@@ -149,6 +150,7 @@ impl<'a> Plan<'a> {
         let enforced = claim.as_ref().filter(|_| route.config.mode == Mode::Enforce);
         let judge = enforced.map(|claim| Judge {
             registry: &gateway.registry,
+            relay: &worker.relay,
             rules: &gateway.rules,
             account,
             entry,
