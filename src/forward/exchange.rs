@@ -17,8 +17,9 @@ use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
 
 use super::body::{Progress, RequestBody};
+use super::connection::Connection;
 use super::memory::{Kept, Memory};
-use super::pool::{Connection, Pool, Target};
+use super::pool::{Pool, Target};
 use super::{Authority, Stop};
 use crate::code::Code;
 
@@ -116,7 +117,7 @@ enum End {
 }
 
 impl<A: Authority> Exchange<A> {
-    /// Waits for `work`, as long as the authority lasts.
+    /// Waits for `work`, as long as the authority lasts; meanwhile the connection is carried.
     fn within<'a, F: Future>(
         &'a mut self,
         mut work: Pin<&'a mut F>,
@@ -125,21 +126,34 @@ impl<A: Authority> Exchange<A> {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
             }
+            if let Some(connection) = &mut self.connection {
+                connection.poll_carry(cx);
+            }
             self.authority.poll_stop(cx).map(Err)
         })
     }
 
-    /// Finds a connection that is ready, the last used one first.
-    async fn connect(&mut self) -> Result<(), Failure> {
-        while let Some(mut connection) = self.pool.take(&self.target) {
-            if !connection.sender.is_ready() {
-                // Its task may not have seen yet that the last exchange is over, or that the sender closed it.
-                let ready = self.within(pin!(connection.sender.ready())).await.map_err(not_sent)?;
-                if ready.is_err() {
-                    continue;
-                }
+    /// The same for work that only the connection brings forward.
+    fn carried<'a, F: Future>(
+        &'a mut self,
+        mut work: Pin<&'a mut F>,
+    ) -> impl Future<Output = Result<F::Output, Stop>> + use<'a, A, F> {
+        poll_fn(move |cx| {
+            let done = match &mut self.connection {
+                Some(connection) => connection.poll_carried(work.as_mut(), cx),
+                None => work.as_mut().poll(cx),
+            };
+            if let Poll::Ready(done) = done {
+                return Poll::Ready(Ok(done));
             }
-            self.connection = Some(connection);
+            self.authority.poll_stop(cx).map(Err)
+        })
+    }
+
+    /// Finds a connection, the last used one first.
+    async fn connect(&mut self) -> Result<(), Failure> {
+        self.connection = self.pool.take(&self.target);
+        if self.connection.is_some() {
             return Ok(());
         }
         Box::pin(self.connect_anew()).await
@@ -168,7 +182,7 @@ impl<A: Authority> Exchange<A> {
                 return Err(Failure::new(Code::Internal, ""));
             };
             let answer = pin!(connection.sender.try_send_request(request));
-            let mut failed = match self.within(answer).await.map_err(maybe_sent)? {
+            let mut failed = match self.carried(answer).await.map_err(maybe_sent)? {
                 Ok(response) => return Ok(response),
                 Err(failed) => failed,
             };
@@ -210,7 +224,7 @@ impl<A: Authority> Exchange<A> {
             if size >= buffer {
                 return Ok(false);
             }
-            match self.within(pin!(body.frame())).await.map_err(maybe_sent)? {
+            match self.carried(pin!(body.frame())).await.map_err(maybe_sent)? {
                 None => return Ok(true),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
@@ -228,35 +242,39 @@ impl<A: Authority> Exchange<A> {
     }
 
     /// Sends, and reads what has to be read before the answer is passed on.
-    async fn run(&mut self) -> Result<(Answer, Option<Incoming>), Failure> {
+    async fn run(&mut self) -> Result<(Answer, End, Option<Incoming>), Failure> {
         let (head, mut body) = self.send().await?.into_parts();
         if head.status.is_informational() {
             let why =
                 format!("the sender answered {} to a request that asked for no such thing", head.status);
             return Err(Failure::new(Code::UpstreamFailed, why));
         }
-        let buffer = if is_event_stream(&head) { 0 } else { self.bounds.answer_buffer };
+        let says = Says::of(&head);
+        // Events are passed on as they come: whoever asked for them waits for each.
+        let buffer = if says.events { 0 } else { self.bounds.answer_buffer };
         let mut frames = VecDeque::new();
         let whole = self.receive(&mut body, buffer, &mut frames).await?;
         let kept = self.kept.take();
-        Ok((Answer { head, body: AnswerBody::Whole(frames), kept }, (!whole).then_some(body)))
+        let end = says.end(head.version);
+        Ok((Answer { head, body: AnswerBody::Whole(frames), kept }, end, (!whole).then_some(body)))
     }
 
     /// The exchange is over. Gives the connection back if both messages are through; closes it if it may not be used
     /// again, and resets it if the request is not: what is left of it never reaches the sender.
-    async fn finish(&mut self, end: End) {
+    fn finish(&mut self, end: End) {
         let Some(mut connection) = self.connection.take() else { return };
         // An answer may come before all of its request is written; what is left must not hold up the next one.
         let through = end != End::Broken
             && self.progress.as_ref().is_none_or(Progress::is_sent)
-            && connection.is_through().await;
+            && connection.is_through();
         match end {
             End::Reusable if through => {
                 connection.used = true;
                 self.pool.put(&self.target, connection, self.bounds.idle);
             }
-            End::Whole if through => Box::pin(connection.close()).await,
-            End::Reusable | End::Whole | End::Broken => Box::pin(connection.cut()).await,
+            // Dropped, it is closed in order.
+            End::Whole if through => {}
+            End::Reusable | End::Whole | End::Broken => connection.cut(),
         }
     }
 
@@ -269,7 +287,7 @@ impl<A: Authority> Exchange<A> {
         ended: impl FnOnce(Option<Code>) + Send + 'static,
     ) {
         let failure = loop {
-            let data = match self.within(pin!(body.frame())).await {
+            let data = match self.carried(pin!(body.frame())).await {
                 Ok(None) => break None,
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 Ok(Some(Err(_))) => break Some(Code::UpstreamFailed),
@@ -281,7 +299,7 @@ impl<A: Authority> Exchange<A> {
                 Err(stopped) => break Some(maybe_sent(stopped).code),
             }
         };
-        self.finish(if failure.is_none() { end } else { End::Broken }).await;
+        self.finish(if failure.is_none() { end } else { End::Broken });
         // The permit goes before anybody is told; a slow caller does not hold it.
         drop(self);
         ended(failure);
@@ -324,15 +342,15 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
     let mut exchange = begin(pool, outgoing, authority);
     async move {
         match exchange.run().await {
-            Ok((answer, None)) => {
-                exchange.finish(end_of(&answer.head)).await;
+            Ok((answer, end, None)) => {
+                exchange.finish(end);
                 drop(exchange);
                 ended(None);
                 Ok(answer)
             }
-            Ok((answer, Some(rest))) => Ok(pass_on(exchange, answer, rest, ended)),
+            Ok((answer, end, Some(rest))) => Ok(pass_on(exchange, answer, end, rest, ended)),
             Err(failure) => {
-                exchange.finish(End::Broken).await;
+                exchange.finish(End::Broken);
                 drop(exchange);
                 ended(Some(failure.code));
                 Err(failure)
@@ -352,37 +370,51 @@ fn begin<A: Authority>(pool: &Arc<Pool>, outgoing: Outgoing, authority: A) -> Ex
 fn pass_on<A: Authority>(
     exchange: Exchange<A>,
     answer: Answer,
+    end: End,
     rest: Incoming,
     ended: impl FnOnce(Option<Code>) + Send + 'static,
 ) -> Answer {
     let Answer { head, body, kept } = answer;
     let (AnswerBody::Whole(frames) | AnswerBody::Partial(frames, _)) = body;
     let (caller, passed_on) = mpsc::channel(8);
-    let end = end_of(&head);
     tokio::spawn(exchange.pump(rest, end, caller, ended));
     Answer { head, body: AnswerBody::Partial(frames, passed_on), kept }
 }
 
-/// Whether another request may follow on the connection, as far as the answer's head says.
-fn end_of(head: &http::response::Parts) -> End {
-    let closes = |value: &http::HeaderValue| {
-        value
-            .to_str()
-            .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
-    };
-    // Framed in both ways, the sender may mean another end than the one that was read.
-    let framed_twice = head.headers.contains_key(header::TRANSFER_ENCODING)
-        && head.headers.contains_key(header::CONTENT_LENGTH);
-    let reusable = head.version == http::Version::HTTP_11
-        && !framed_twice
-        && !head.headers.get_all(header::CONNECTION).iter().any(closes);
-    if reusable { End::Reusable } else { End::Whole }
+/// What an answer's head says, found in one pass.
+#[derive(Default)]
+struct Says {
+    length: bool,
+    coding: bool,
+    close: bool,
+    events: bool,
 }
 
-/// Events are passed on as they come: whoever asked for them waits for each.
-fn is_event_stream(head: &http::response::Parts) -> bool {
-    head.headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+impl Says {
+    fn of(head: &http::response::Parts) -> Self {
+        let mut says = Self::default();
+        for (name, value) in &head.headers {
+            let value = value.as_bytes();
+            if name == header::CONTENT_LENGTH {
+                says.length = true;
+            } else if name == header::TRANSFER_ENCODING {
+                says.coding = true;
+            } else if name == header::CONNECTION {
+                let is_close = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(b"close");
+                says.close |= value.split(|byte| *byte == b',').any(is_close);
+            } else if name == header::CONTENT_TYPE {
+                const EVENTS: &[u8] = b"text/event-stream";
+                let start = value.trim_ascii_start().get(..EVENTS.len());
+                says.events |= start.is_some_and(|start| start.eq_ignore_ascii_case(EVENTS));
+            }
+        }
+        says
+    }
+
+    /// Whether another request may follow on the connection. Framed in both ways, the sender may mean another end than the
+    /// one that was read.
+    fn end(&self, version: http::Version) -> End {
+        let reusable = version == http::Version::HTTP_11 && !(self.length && self.coding) && !self.close;
+        if reusable { End::Reusable } else { End::Whole }
+    }
 }
