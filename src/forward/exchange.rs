@@ -17,9 +17,8 @@ use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
 
 use super::body::{Progress, RequestBody};
-use super::connection::Connection;
 use super::memory::{Kept, Memory};
-use super::pool::{Pool, Target};
+use super::pool::{Connection, Pool, Target};
 use super::{Authority, Stop};
 use crate::code::Code;
 
@@ -117,7 +116,7 @@ enum End {
 }
 
 impl<A: Authority> Exchange<A> {
-    /// Waits for `work`, as long as the authority lasts; meanwhile the connection is carried.
+    /// Waits for `work`, as long as the authority lasts.
     fn within<'a, F: Future>(
         &'a mut self,
         mut work: Pin<&'a mut F>,
@@ -126,34 +125,21 @@ impl<A: Authority> Exchange<A> {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
             }
-            if let Some(connection) = &mut self.connection {
-                connection.poll_carry(cx);
-            }
             self.authority.poll_stop(cx).map(Err)
         })
     }
 
-    /// The same for work that only the connection brings forward.
-    fn carried<'a, F: Future>(
-        &'a mut self,
-        mut work: Pin<&'a mut F>,
-    ) -> impl Future<Output = Result<F::Output, Stop>> + use<'a, A, F> {
-        poll_fn(move |cx| {
-            let done = match &mut self.connection {
-                Some(connection) => connection.poll_carried(work.as_mut(), cx),
-                None => work.as_mut().poll(cx),
-            };
-            if let Poll::Ready(done) = done {
-                return Poll::Ready(Ok(done));
-            }
-            self.authority.poll_stop(cx).map(Err)
-        })
-    }
-
-    /// Finds a connection, the last used one first.
+    /// Finds a connection that is ready, the last used one first.
     async fn connect(&mut self) -> Result<(), Failure> {
-        self.connection = self.pool.take(&self.target);
-        if self.connection.is_some() {
+        while let Some(mut connection) = self.pool.take(&self.target) {
+            if !connection.sender.is_ready() {
+                // Its task may not have seen yet that the last exchange is over, or that the sender closed it.
+                let ready = self.within(pin!(connection.sender.ready())).await.map_err(not_sent)?;
+                if ready.is_err() {
+                    continue;
+                }
+            }
+            self.connection = Some(connection);
             return Ok(());
         }
         Box::pin(self.connect_anew()).await
@@ -182,7 +168,7 @@ impl<A: Authority> Exchange<A> {
                 return Err(Failure::new(Code::Internal, ""));
             };
             let answer = pin!(connection.sender.try_send_request(request));
-            let mut failed = match self.carried(answer).await.map_err(maybe_sent)? {
+            let mut failed = match self.within(answer).await.map_err(maybe_sent)? {
                 Ok(response) => return Ok(response),
                 Err(failed) => failed,
             };
@@ -224,7 +210,7 @@ impl<A: Authority> Exchange<A> {
             if size >= buffer {
                 return Ok(false);
             }
-            match self.carried(pin!(body.frame())).await.map_err(maybe_sent)? {
+            match self.within(pin!(body.frame())).await.map_err(maybe_sent)? {
                 None => return Ok(true),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
@@ -261,20 +247,19 @@ impl<A: Authority> Exchange<A> {
 
     /// The exchange is over. Gives the connection back if both messages are through; closes it if it may not be used
     /// again, and resets it if the request is not: what is left of it never reaches the sender.
-    fn finish(&mut self, end: End) {
+    async fn finish(&mut self, end: End) {
         let Some(mut connection) = self.connection.take() else { return };
         // An answer may come before all of its request is written; what is left must not hold up the next one.
         let through = end != End::Broken
             && self.progress.as_ref().is_none_or(Progress::is_sent)
-            && connection.is_through();
+            && connection.is_through().await;
         match end {
             End::Reusable if through => {
                 connection.used = true;
                 self.pool.put(&self.target, connection, self.bounds.idle);
             }
-            // Dropped, it is closed in order.
-            End::Whole if through => {}
-            End::Reusable | End::Whole | End::Broken => connection.cut(),
+            End::Whole if through => Box::pin(connection.close()).await,
+            End::Reusable | End::Whole | End::Broken => Box::pin(connection.cut()).await,
         }
     }
 
@@ -287,7 +272,7 @@ impl<A: Authority> Exchange<A> {
         ended: impl FnOnce(Option<Code>) + Send + 'static,
     ) {
         let failure = loop {
-            let data = match self.carried(pin!(body.frame())).await {
+            let data = match self.within(pin!(body.frame())).await {
                 Ok(None) => break None,
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 Ok(Some(Err(_))) => break Some(Code::UpstreamFailed),
@@ -299,7 +284,7 @@ impl<A: Authority> Exchange<A> {
                 Err(stopped) => break Some(maybe_sent(stopped).code),
             }
         };
-        self.finish(if failure.is_none() { end } else { End::Broken });
+        self.finish(if failure.is_none() { end } else { End::Broken }).await;
         // The permit goes before anybody is told; a slow caller does not hold it.
         drop(self);
         ended(failure);
@@ -343,14 +328,14 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
     async move {
         match exchange.run().await {
             Ok((answer, end, None)) => {
-                exchange.finish(end);
+                exchange.finish(end).await;
                 drop(exchange);
                 ended(None);
                 Ok(answer)
             }
             Ok((answer, end, Some(rest))) => Ok(pass_on(exchange, answer, end, rest, ended)),
             Err(failure) => {
-                exchange.finish(End::Broken);
+                exchange.finish(End::Broken).await;
                 drop(exchange);
                 ended(Some(failure.code));
                 Err(failure)

@@ -1,10 +1,9 @@
 //! One request to one upstream, at most once, and what became of it.
 //!
-//! [`exchange`] sends over a [`connection`], [`pool`] keeps them, [`body`] is what is sent. Nothing here knows accounts or verdicts: an
+//! [`exchange`] sends, [`pool`] keeps connections, [`body`] is what is sent. Nothing here knows accounts or verdicts: an
 //! [`Authority`] stands for them.
 
 pub mod body;
-mod connection;
 pub mod exchange;
 pub mod memory;
 pub mod pool;

@@ -3,12 +3,19 @@
 //! Keeps and makes connections. It never sends: that is the exchange's part.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
-use super::connection::Connection;
+use super::body::RequestBody;
 use crate::clock::{Clock, Moment};
 
 /// More idle connections to one upstream than this are closed.
@@ -23,6 +30,79 @@ pub struct Target {
     pub host: String,
     /// Port.
     pub port: u16,
+}
+
+/// A connection on which nothing is under way.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) sender: http1::SendRequest<RequestBody>,
+    task: JoinHandle<()>,
+    cut: Arc<AtomicBool>,
+    /// False until its first answer: an upstream that closes at once is down, not idle.
+    pub(super) used: bool,
+}
+
+impl Connection {
+    /// Whether all of the last request is written. Its task may need one more turn to say so.
+    pub(super) async fn is_through(&self) -> bool {
+        if !self.sender.is_ready() {
+            tokio::task::yield_now().await;
+        }
+        self.sender.is_ready()
+    }
+
+    /// Closes it in order and waits until it is closed. Dropped, it closes soon.
+    pub(super) async fn close(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
+    /// Resets it and waits until it is closed: what the system has not delivered yet is never delivered, and the sender
+    /// cannot take what it has for a whole request.
+    pub(super) async fn cut(self) {
+        self.cut.store(true, SeqCst);
+        self.close().await;
+    }
+}
+
+/// A connection's stream; dropped after a cut, it resets the connection.
+#[derive(Debug)]
+struct Cuttable {
+    stream: TcpStream,
+    cut: Arc<AtomicBool>,
+}
+
+impl Drop for Cuttable {
+    fn drop(&mut self) {
+        if self.cut.load(SeqCst) {
+            // Where the system refuses, the connection is closed in order: late, but closed.
+            let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl AsyncRead for Cuttable {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Cuttable {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 #[derive(Debug)]
@@ -51,13 +131,13 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection that was used last, if it is young enough. The sender may have closed it.
+    /// The connection that was used last, if it is still open and young enough.
     pub(super) fn take(&self, target: &Target) -> Option<Connection> {
         let now = self.clock.now();
         let mut idle = self.idle();
         let stack = idle.get_mut(target.number)?;
         while let Some(Idle { connection, since, most }) = stack.pop() {
-            if now.since(since) < most {
+            if !connection.sender.is_closed() && now.since(since) < most {
                 return Some(connection);
             }
         }
@@ -77,11 +157,11 @@ impl Pool {
         }
     }
 
-    /// Closes what was idle for too long or was closed by its sender; to be called about every second.
+    /// Closes what was idle for too long; to be called about every second.
     pub fn sweep(&self) {
         let now = self.clock.now();
         for stack in self.idle().iter_mut() {
-            stack.retain_mut(|idle| now.since(idle.since) < idle.most && idle.connection.look());
+            stack.retain(|idle| !idle.connection.sender.is_closed() && now.since(idle.since) < idle.most);
         }
     }
 
@@ -92,6 +172,16 @@ impl Pool {
     pub(super) async fn connect(target: &Target) -> io::Result<Connection> {
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
         stream.set_nodelay(true)?;
-        Connection::over(stream).await
+        let cut = Arc::<AtomicBool>::default();
+        let (sender, connection) = http1::Builder::new()
+            .writev(false)
+            .handshake(TokioIo::new(Cuttable { stream, cut: Arc::clone(&cut) }))
+            .await
+            .map_err(io::Error::other)?;
+        let task = tokio::spawn(async move {
+            // The exchange learns of a failure through its own answer.
+            let _ = connection.await;
+        });
+        Ok(Connection { sender, task, cut, used: false })
     }
 }
