@@ -9,6 +9,7 @@ use http::Uri;
 use http::request::Parts;
 use hyper::body::Incoming;
 
+use super::access;
 use super::admission::{Judge, Refused};
 use super::allowed::Allowed;
 use super::body::{self, Received};
@@ -101,6 +102,7 @@ pub(super) fn decide<'a>(
     if config.mode == Mode::Deny {
         return Err(Code::Denied.into());
     }
+    let caller = access::caller(&gateway.keys, fields)?;
     let account = claim::account(&config.account, &captures, &head, &parts.headers)?;
     let entry = gateway.registry.get(&account);
     let with_account = |refusal: Refusal| {
@@ -108,6 +110,7 @@ pub(super) fn decide<'a>(
         (rejected.account, rejected.entry) = (Some(account.clone()), entry.clone());
         rejected
     };
+    caller.check(&account).map_err(with_account)?;
     let claim = match claim::token(fields) {
         Ok(claim) => Some(claim),
         // Parsing is strict in every mode; a token that is not there is only missed where it counts.

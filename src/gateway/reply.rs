@@ -24,6 +24,8 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// `X-Fencing-Verdict`.
 pub const VERDICT: HeaderName = HeaderName::from_static("x-fencing-verdict");
 const OUTCOME: HeaderName = HeaderName::from_static("x-fencing-outcome");
+/// HTTP wants a 401 to name a scheme; this one is the key's own header.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("X-Fencing-Key realm=\"fencegate\"");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// What is known of a request when it is answered.
@@ -135,6 +137,8 @@ pub const fn advice(code: Code) -> &'static str {
         Code::MalformedPath => "mend the path",
         Code::MalformedAccount => "name one account",
         Code::MalformedToken => "send the token as the election gave it",
+        Code::Unauthenticated => "send the key that its operator gave you, as X-Fencing-Key",
+        Code::AccountForbidden => "this key is for other accounts; ask the gateway's operator",
         Code::Denied => "this route refuses everything; ask its operator",
         Code::NoRoute => "no route matches this path; check the URL, or the gateway's routes",
         Code::UnknownAccount => {
@@ -194,6 +198,9 @@ pub fn problem(code: Code, detail: &str, request_id: &HeaderValue, known: &Known
     headers.insert(REQUEST_ID, request_id.clone());
     if code.status() == 503 {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    if code == Code::Unauthenticated {
+        headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
     }
     if let Some(allow) = known.allow.and_then(|allow| HeaderValue::from_str(allow).ok()) {
         headers.insert(header::ALLOW, allow);

@@ -17,6 +17,7 @@ use super::status::Status;
 use crate::config::{self, Captures, Config, Limits};
 use crate::forward::memory::Memory;
 use crate::forward::pool::{Pool, Target};
+use crate::key::Key;
 
 /// A route, ready to be used.
 #[derive(Debug)]
@@ -49,6 +50,8 @@ pub struct Gateway {
     pub rules: Rules,
     /// What bounds requests and connections.
     pub limits: Limits,
+    /// Who may send. Empty: whoever can reach the listener.
+    pub keys: Vec<Key>,
     pub(super) being_read: AtomicUsize,
     pub(super) buffered: Arc<AtomicU64>,
     pub(super) unknown_buffered: Arc<AtomicU64>,
@@ -105,6 +108,7 @@ impl Gateway {
                 most_in_flight_per_account: limits.max_in_flight_per_account,
             },
             limits,
+            keys: config.auth.keys.clone(),
             registry,
             status,
             being_read: AtomicUsize::new(0),
