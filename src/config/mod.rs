@@ -5,6 +5,7 @@
 //! ever ignored: an unknown key, a value out of bounds and a feature that is not built are all refused.
 
 mod address;
+mod auth;
 mod env;
 mod error;
 mod gateway;
@@ -25,8 +26,8 @@ use std::path::Path;
 pub use error::ConfigError;
 use error::{Place, Problem};
 pub use model::{
-    Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat,
+    Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
 };
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
