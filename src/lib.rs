@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod ask;
+pub mod claim;
 pub mod clock;
 pub mod code;
 pub mod config;
@@ -18,3 +19,4 @@ pub mod key;
 pub mod logging;
 pub mod serve;
 pub mod telemetry;
+pub mod web;

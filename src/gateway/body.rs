@@ -11,8 +11,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::entry::Entry;
-use super::fields::Fields;
 use super::service::{Gateway, Route};
+use crate::claim::fields::Fields;
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest};
 

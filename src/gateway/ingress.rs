@@ -12,12 +12,12 @@ use hyper::body::{Body, Incoming};
 
 use super::activity::Busy;
 use super::events::Event;
-use super::fields::{Ending, Fields, Once};
 use super::journey::{Journey, RunToEnd};
 use super::outgoing::{self, Came};
 use super::plan::{Go, Rejected, decide};
 use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Worker};
+use crate::claim::fields::{Ending, Fields, Once};
 use crate::clock::wall_ms;
 use crate::code::Code;
 use crate::fence::name::AccountName;

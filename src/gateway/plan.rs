@@ -13,12 +13,12 @@ use super::access;
 use super::admission::{Judge, Refused};
 use super::allowed::Allowed;
 use super::body::{self, Received};
-use super::claim;
 use super::entry::{Entry, Send};
-use super::fields::Fields;
-use super::head::{self, Head, Refusal};
 use super::journey::Journey;
 use super::service::{Gateway, Room, Route, Worker};
+use crate::claim::fields::Fields;
+use crate::claim::head::{self, Head, Refusal};
+use crate::claim::{account, token};
 use crate::code::Code;
 use crate::config::{Captures, Mode};
 use crate::fence::token::Claim;
@@ -103,7 +103,7 @@ pub(super) fn decide<'a>(
         return Err(Code::Denied.into());
     }
     let caller = access::caller(&gateway.keys, fields)?;
-    let account = claim::account(&config.account, &captures, &head, &parts.headers)?;
+    let account = account::account(&config.account, &captures, &head, &parts.headers)?;
     let entry = gateway.registry.get(&account);
     let with_account = |refusal: Refusal| {
         let mut rejected: Box<Rejected<'_>> = refusal.into();
@@ -111,7 +111,7 @@ pub(super) fn decide<'a>(
         rejected
     };
     caller.check(&account).map_err(with_account)?;
-    let claim = match claim::token(fields) {
+    let claim = match token::token(fields) {
         Ok(claim) => Some(claim),
         // Parsing is strict in every mode; a token that is not there is only missed where it counts.
         Err(refusal) if config.mode == Mode::Enforce || refusal.code == Code::MalformedToken => {

@@ -9,7 +9,7 @@ const LINES: &[&[&str]] = &[
     &["clock", "code"],
     &["fence"],
     HELPERS,
-    &["election", "forward"],
+    &["election", "forward", "claim", "web"],
     &["gateway", "agent", "elector"],
     &["admin", "demo"],
     &["main", "lib", "cli", "command", "commands", "serve", "init", "explain", "status"],
