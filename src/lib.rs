@@ -5,6 +5,7 @@
 //! [`config`].
 
 pub mod admin;
+pub mod agent;
 pub mod ask;
 pub mod claim;
 pub mod clock;

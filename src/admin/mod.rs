@@ -7,7 +7,6 @@
 mod access;
 mod api;
 mod metrics;
-mod process;
 mod shape;
 mod stream;
 #[cfg(test)]

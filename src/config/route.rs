@@ -16,11 +16,12 @@ use super::value::{choice, count, flag, list, one_or_list, parsed, parsed_url, s
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Reads one route. `None` only with problems.
+/// Reads one route, to the given upstream where it names none itself. `None` only with problems.
 pub(super) fn read(
     mut section: Section<'_>,
     handover: &Handover,
     limits: &Limits,
+    given: Option<&Upstream>,
     problems: &mut Vec<Problem>,
 ) -> Option<Route> {
     let seconds = Duration::from_secs;
@@ -39,7 +40,10 @@ pub(super) fn read(
         Mode::Enforce,
     );
     let account = account(&mut section, mode, path.as_ref());
-    let upstream = section.need("upstream", "\"http://host:port\"", upstream);
+    let upstream = match given {
+        Some(given) => Some(given.clone()),
+        None => section.need("upstream", "\"http://host:port\"", upstream),
+    };
     // Without a path there is nothing to check it against, and the path's own problem is told.
     let rewrite = section
         .optional("rewrite", |node| match &path {
