@@ -11,6 +11,8 @@ use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::net::TcpStream;
 
+use crate::key::HEADER;
+
 /// Why there is no answer, or none that helps.
 #[derive(Debug, Error)]
 pub enum AskError {
@@ -24,18 +26,22 @@ pub enum AskError {
 
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
-async fn ask(admin: SocketAddr, method: Method, path: &str) -> Result<(http::StatusCode, Bytes), AskError> {
+async fn ask(
+    admin: SocketAddr,
+    key: Option<&str>,
+    method: Method,
+    path: &str,
+) -> Result<(http::StatusCode, Bytes), AskError> {
     let exchange = async {
         let stream = TcpStream::connect(admin).await.map_err(|error| error.to_string())?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, admin.to_string())
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| error.to_string())?;
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, admin.to_string());
+        if let Some(key) = key {
+            request = request.header(HEADER, key);
+        }
+        let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
@@ -47,12 +53,12 @@ async fn ask(admin: SocketAddr, method: Method, path: &str) -> Result<(http::Sta
     }
 }
 
-/// Accepts ZooKeeper's history as it is now.
+/// Accepts ZooKeeper's history as it is now, with a key where the admin listener wants one.
 ///
 /// # Errors
 /// There is nothing to accept, or nobody answers.
-pub async fn accept_history(admin: SocketAddr) -> Result<String, AskError> {
-    let (status, body) = ask(admin, Method::POST, "/v1/history/accept").await?;
+pub async fn accept_history(admin: SocketAddr, key: Option<&str>) -> Result<String, AskError> {
+    let (status, body) = ask(admin, key, Method::POST, "/v1/history/accept").await?;
     if status.is_success() {
         return Ok("the new history is accepted; all accounts are read again".to_owned());
     }

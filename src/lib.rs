@@ -14,6 +14,7 @@ pub mod election;
 pub mod fence;
 pub mod forward;
 pub mod gateway;
+pub mod key;
 pub mod logging;
 pub mod serve;
 pub mod telemetry;

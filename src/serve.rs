@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin};
 use crate::clock::{Clock, wall_ms};
@@ -126,6 +126,8 @@ pub async fn run<B: Backend>(
     let admin = Arc::new(Admin {
         registry: Arc::clone(&registry),
         status: Arc::clone(&status),
+        keys: config.auth.admin_keys.clone(),
+        exposed: !config.listen.admin.ip().to_canonical().is_loopback(),
         backend: backend.name(),
         barrier: barrier_kind(&config).as_str(),
         per_account: config.metrics.per_account,
@@ -158,6 +160,9 @@ pub async fn run<B: Backend>(
     let mut workers = Workers::start(&gateway, bound.proxies, config.shutdown.drain)?;
     if let (Some(proxy), Some(admin_at)) = (proxy, admin_at) {
         info!("serving bots on {proxy}, operators on {admin_at}");
+    }
+    if config.listen.insecure {
+        warn!("`insecure = true`: listeners without keys serve whoever can reach them");
     }
 
     let ended = tokio::select! {

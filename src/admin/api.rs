@@ -80,6 +80,7 @@ pub(super) async fn accounts(
 }
 
 pub(super) async fn accept_history(State(shared): Room, headers: HeaderMap) -> Result<Response, Problem> {
+    super::access::may_change(&shared)?;
     if is_foreign(&headers) {
         let detail = "the Origin header names another site than Host: a page elsewhere may not do this";
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));

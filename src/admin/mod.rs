@@ -4,6 +4,7 @@
 //! for the coordination service, so that it answers while that is away. Whatever walks over all accounts does so on a
 //! thread of its own, because this room shares its runtime with the follower.
 
+mod access;
 mod api;
 mod metrics;
 mod problem;
@@ -17,13 +18,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::routing::{get, post};
+use axum::{Router, middleware};
 use tokio::sync::Semaphore;
 
 pub use self::server::serve;
 use crate::gateway::registry::Registry;
 use crate::gateway::status::Status;
+use crate::key::Key;
 use crate::telemetry::Telemetry;
 
 /// How many walks over all accounts may be under way at once.
@@ -41,6 +43,10 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// The link and the process.
     pub status: Arc<Status>,
+    /// Who may look. Empty: whoever can reach the listener.
+    pub keys: Vec<Key>,
+    /// Whether other machines can reach the listener.
+    pub exposed: bool,
     /// The backend's name in the configuration.
     pub backend: &'static str,
     /// The barrier's name in the configuration.
@@ -87,6 +93,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/v1/history/accept", post(api::accept_history))
         .fallback(api::nothing_here)
         .method_not_allowed_fallback(api::wrong_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), access::guard))
         .with_state(shared)
 }
 

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::address;
+use super::auth;
 use super::error::{Problem, Read};
 use super::model::{
-    Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    OnHistoryReset, Route, Secret, Shutdown, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat,
+    Metrics, OnHistoryReset, Route, Secret, Shutdown, ZkAuth, ZooKeeper,
 };
 use super::route;
 use super::section::Section;
@@ -20,6 +21,7 @@ use super::tree::Node;
 use super::value::{
     DAY, address as socket, choice, count, duration, flag, parsed, parsed_url, size, timeout,
 };
+use crate::key::Key;
 
 /// A staleness above this would be no fence.
 const STALENESS_MAX: Duration = Duration::from_secs(60 * 60);
@@ -32,7 +34,9 @@ pub(super) fn read(
     problems: &mut Vec<Problem>,
 ) -> Option<Config> {
     let mut top = Section::new("the file", Some(root));
-    let listen = listen(top.table("listen"), problems);
+    let listeners = top.table("listen");
+    let auth = auth::read(top.table("auth"), problems);
+    let listen = listen(listeners, &auth, problems);
     let zookeeper = coordination(&mut top, env, problems);
     let election = election(top.table("election"), problems);
     let freshness = freshness(top.table("freshness"), problems);
@@ -44,10 +48,11 @@ pub(super) fn read(
     let metrics = metrics(top.table("metrics"), problems);
     let log = log(top.table("log"), problems);
     let shutdown = shutdown(top.table("shutdown"), &routes, problems);
-    top.not_built(&["auth", "trusted_proxies", "etcd", "embedded", "agent", "hooks"]);
+    top.not_built(&["trusted_proxies", "etcd", "embedded", "agent", "hooks"]);
     top.finish(problems);
     Some(Config {
         listen,
+        auth,
         zookeeper: zookeeper?,
         election,
         freshness,
@@ -60,12 +65,16 @@ pub(super) fn read(
     })
 }
 
-fn listen(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Listen {
+fn listen(mut section: Section<'_>, auth: &Auth, problems: &mut Vec<Problem>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listen = Listen {
         proxy: section.take("proxy", socket, local(8080)),
         admin: section.take("admin", socket, local(9090)),
+        insecure: section.take("insecure", flag, false),
     };
+    let guarded = |keys: &[Key]| listen.insecure || !keys.is_empty();
+    auth::check_exposed(&mut section, "proxy", listen.proxy, "keys", guarded(&auth.keys));
+    auth::check_exposed(&mut section, "admin", listen.admin, "admin_keys", guarded(&auth.admin_keys));
     if listen.proxy == listen.admin && listen.proxy.port() != 0 {
         let place = section.place_of("admin");
         section

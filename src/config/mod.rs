@@ -5,6 +5,7 @@
 //! ever ignored: an unknown key, a value out of bounds and a feature that is not built are all refused.
 
 mod address;
+mod auth;
 mod env;
 mod error;
 mod gateway;
@@ -29,8 +30,8 @@ pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
-    Barrier, Config, Election, Freshness, Handover, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat,
-    Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Election, Freshness, Handover, JsonValue, Layout, Level, Limits, Listen, Log,
+    LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};

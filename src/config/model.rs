@@ -11,12 +11,15 @@ use super::pointer::Pointer;
 use super::refusal::Form;
 use super::rewrite::Rewrite;
 use super::template::Template;
+use crate::key::Key;
 
 /// A whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// `[listen]`
     pub listen: Listen,
+    /// `[auth]`
+    pub auth: Auth,
     /// `[zookeeper]`
     pub zookeeper: ZooKeeper,
     /// `[election]`
@@ -44,6 +47,17 @@ pub struct Listen {
     pub proxy: SocketAddr,
     /// The admin listener, never reachable through the proxy's.
     pub admin: SocketAddr,
+    /// Whether listeners that others can reach may do without keys.
+    pub insecure: bool,
+}
+
+/// Who may come. Without keys: whoever can reach the listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Auth {
+    /// The keys that the proxy takes.
+    pub keys: Vec<Key>,
+    /// The keys that the admin listener takes; they have no accounts.
+    pub admin_keys: Vec<Key>,
 }
 
 /// The ensemble that holds the elections.

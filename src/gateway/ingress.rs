@@ -2,6 +2,7 @@
 //!
 //! Read this from top to bottom, and [`plan`](super::plan) beside it, to know in which order things happen.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub(super) async fn serve(
     peer: IpAddr,
     request: Request<Incoming>,
     busy: Arc<Busy>,
-) -> Response<ReplyBody> {
+) -> Result<Response<ReplyBody>, Infallible> {
     let gateway = &worker.gateway;
     let (parts, mut incoming) = request.into_parts();
     let fields = Fields::of(&parts.headers);
@@ -40,7 +41,7 @@ pub(super) async fn serve(
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
     let planned = match decide(gateway, &parts, &fields, !incoming.is_end_stream()) {
-        Ok(mut plan) => plan.run(gateway, &parts, &fields, &mut incoming, &mut journey, &send).await,
+        Ok(mut plan) => plan.run(&worker, &parts, &fields, &mut incoming, &mut journey, &send).await,
         Err(rejected) => Err(rejected),
     };
     let mut reply = match planned {
@@ -65,7 +66,7 @@ pub(super) async fn serve(
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     reply.body_mut().watch(busy);
-    reply
+    Ok(reply)
 }
 
 /// Kept if it is fit to be a log field, else made.

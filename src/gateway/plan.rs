@@ -1,6 +1,7 @@
 //! What is to be done with a request: what its head alone decides, then its body, then its verdict.
 
 use std::borrow::Cow;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -8,12 +9,14 @@ use http::Uri;
 use http::request::Parts;
 use hyper::body::Incoming;
 
+use super::access::{self, Caller};
 use super::admission::{Judge, Refused};
 use super::allowed::Allowed;
 use super::body::{self, Received};
 use super::entry::{Entry, Send};
 use super::journey::Journey;
-use super::service::{Gateway, Room, Route};
+use super::registry::Registry;
+use super::service::{Gateway, Room, Route, Worker};
 use crate::claim::account;
 use crate::claim::body::{self as bodies, Kind};
 use crate::claim::choice::{self, Candidate, Candidates, NoRoute};
@@ -75,6 +78,7 @@ pub(super) struct Plan<'a> {
 /// What a request claims on a route.
 struct Claimed<'a> {
     candidate: Candidate<'a>,
+    caller: Caller<'a>,
     /// `None` until its body is in.
     account: Option<Cow<'a, str>>,
     entry: Option<Arc<Entry>>,
@@ -98,7 +102,7 @@ pub(super) struct Go {
 
 /// What of a request is there before its body.
 struct Ahead<'g, 'a> {
-    gateway: &'g Gateway,
+    gateway: &'a Gateway,
     head: &'g Head<'a>,
     parts: &'a Parts,
     fields: &'g Fields<'a>,
@@ -150,6 +154,7 @@ impl<'a> Ahead<'_, 'a> {
         if route.mode == Mode::Deny {
             return Err(told(Refusal::new(Code::Denied, "")));
         }
+        let caller = access::caller(&self.gateway.keys, fields).map_err(told)?;
         let found = account::in_head(route, captures, self.head, &parts.headers).map_err(told)?;
         let kind = if self.has_body && bodies::is_read_by(route) {
             Some(bodies::kind(route, &parts.headers).map_err(told)?)
@@ -166,6 +171,9 @@ impl<'a> Ahead<'_, 'a> {
             (rejected.account, rejected.entry) = (account.clone(), entry.clone());
             rejected
         };
+        if let Some(account) = &account {
+            caller.check(account).map_err(with_account)?;
+        }
         let claim = match token::token(fields) {
             Ok(claim) => Some(claim),
             // Parsing is strict in every mode; a token that is not there is only missed where it counts.
@@ -179,7 +187,7 @@ impl<'a> Ahead<'_, 'a> {
             let refusal = Refusal::new(Code::BodyTooLarge, format!("the body may have at most {most} bytes"));
             return Err(with_account(refusal));
         }
-        Ok(Claimed { candidate: *candidate, account, entry, claim, kind })
+        Ok(Claimed { candidate: *candidate, caller, account, entry, claim, kind })
     }
 }
 
@@ -194,7 +202,7 @@ impl<'a> Plan<'a> {
     /// request is withdrawn.
     pub(super) async fn run(
         &mut self,
-        gateway: &'a Arc<Gateway>,
+        worker: &'a Worker,
         parts: &'a Parts,
         fields: &Fields<'a>,
         incoming: &mut Incoming,
@@ -202,18 +210,19 @@ impl<'a> Plan<'a> {
         send: &Arc<Send>,
     ) -> Result<Go, Box<Rejected<'a>>> {
         let Self { head, candidates, claimed } = self;
+        let gateway = &worker.gateway;
         if let Some(claimed) = claimed.as_ref().filter(|_| head.expects_continue)
-            && let Some(judge) = claimed.judge(gateway, send)
+            && let Some(judge) = claimed.judge(worker, send)
         {
             journey.pause_reading();
-            until_shutdown(send, judge.preview()).await.map_err(|refused| claimed.refused(refused))?;
+            until_shutdown(send, pin!(judge.preview())).await.map_err(|refused| claimed.refused(refused))?;
             journey.go_on_reading();
         }
         let first = gateway.routes.get(candidates.first.index).ok_or(Code::Internal)?;
         let entry = claimed.as_ref().and_then(|claimed| claimed.entry.as_ref());
         send.set_deadline(Some(gateway.registry.clock.now().after(first.body_bounds.pause)));
         let receive = async { body::receive(gateway, first, entry, incoming).await.map_err(Refused::from) };
-        let received = until_shutdown(send, receive).await.map_err(|refused| match &claimed {
+        let received = until_shutdown(send, pin!(receive)).await.map_err(|refused| match &claimed {
             Some(claimed) => claimed.refused(refused),
             None => candidate_refuses(&candidates.first, Refusal::new(refused.code, "")),
         })?;
@@ -234,17 +243,16 @@ impl<'a> Plan<'a> {
             }
         };
         if let Some(kind) = claimed.kind.take() {
-            claimed.read(&kind, &mut received, head, parts)?;
-            claimed.entry = claimed.account.as_ref().and_then(|account| gateway.registry.get(account));
+            claimed.read(&gateway.registry, &kind, &mut received, head, parts)?;
         }
         let claimed = &*claimed;
         let Claimed { candidate, account, entry, claim, .. } = claimed;
         let (Some(account), Some(route)) = (account, gateway.routes.get(candidate.index)) else {
             return Err(Code::Internal.into());
         };
-        let allowed = match claimed.judge(gateway, send) {
+        let allowed = match claimed.judge(worker, send) {
             Some(judge) => {
-                let admitted = until_shutdown(send, judge.admit()).await;
+                let admitted = until_shutdown(send, pin!(judge.admit())).await;
                 Allowed::Judged(admitted.map_err(|refused| claimed.refused(refused))?)
             }
             None => Allowed::unjudged(gateway, route, account, entry.as_ref(), claim.as_ref(), send)
@@ -260,11 +268,12 @@ impl<'a> Plan<'a> {
 
 impl<'a> Claimed<'a> {
     /// What judges it, where anything does and its account is known.
-    fn judge<'j>(&'j self, gateway: &'j Arc<Gateway>, send: &'j Arc<Send>) -> Option<Judge<'j>> {
+    fn judge<'j>(&'j self, worker: &'j Worker, send: &'j Arc<Send>) -> Option<Judge<'j>> {
         let claim = self.claim.as_ref().filter(|_| self.candidate.route.mode == Mode::Enforce)?;
         Some(Judge {
-            registry: &gateway.registry,
-            rules: &gateway.rules,
+            registry: &worker.gateway.registry,
+            relay: &worker.relay,
+            rules: &worker.gateway.rules,
             account: self.account.as_ref()?,
             entry: self.entry.as_ref(),
             claim,
@@ -289,6 +298,7 @@ impl<'a> Claimed<'a> {
     /// Finds the account in what is in of the body.
     fn read(
         &mut self,
+        registry: &Registry,
         kind: &Kind,
         received: &mut Received,
         head: &Head<'a>,
@@ -301,19 +311,21 @@ impl<'a> Claimed<'a> {
         for more in named {
             found = Some(account::agree(route, found, more).map_err(told)?);
         }
-        self.account = Some(account::name(route, found).map_err(told)?);
+        let account = account::name(route, found).map_err(told)?;
+        let entry = registry.get(&account);
+        let checked = self.caller.check(&account);
+        (self.account, self.entry) = (Some(account), entry);
         received.rest = rest;
-        Ok(())
+        checked.map_err(|refusal| self.refused(refusal.code.into()))
     }
 }
 
 /// Waits, unless the process has to end first, or the body had its time: then nothing was sent.
-async fn until_shutdown<T>(
-    send: &Send,
-    work: impl Future<Output = Result<T, Refused>>,
-) -> Result<T, Refused> {
-    let mut work = std::pin::pin!(work);
-    std::future::poll_fn(|cx| {
+fn until_shutdown<'a, T>(
+    send: &'a Send,
+    mut work: Pin<&'a mut impl Future<Output = Result<T, Refused>>>,
+) -> impl Future<Output = Result<T, Refused>> {
+    std::future::poll_fn(move |cx| {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(done);
         }
@@ -322,7 +334,6 @@ async fn until_shutdown<T>(
             Stop::ShuttingDown | Stop::Superseded | Stop::Cut => Err(Code::ShuttingDown.into()),
         })
     })
-    .await
 }
 
 /// Path and query for the sender, in origin-form: it is no proxy.

@@ -11,11 +11,13 @@ use super::admission::Rules;
 use super::body::BodyBounds;
 use super::entry::Send;
 use super::parking::Bounds;
+use super::proofs::Relay;
 use super::registry::Registry;
 use super::status::Status;
 use crate::config::{self, Config, Limits};
 use crate::forward::memory::Memory;
 use crate::forward::pool::{Pool, Target};
+use crate::key::Key;
 
 /// A route, ready to be used.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub struct Gateway {
     pub rules: Rules,
     /// What bounds requests and connections.
     pub limits: Limits,
+    /// Who may send. Empty: whoever can reach the listener.
+    pub keys: Vec<Key>,
     pub(super) being_read: AtomicUsize,
     pub(super) buffered: Arc<AtomicU64>,
     pub(super) unknown_buffered: Arc<AtomicU64>,
@@ -104,6 +108,7 @@ impl Gateway {
                 most_in_flight_per_account: limits.max_in_flight_per_account,
             },
             limits,
+            keys: config.auth.keys.clone(),
             registry,
             status,
             being_read: AtomicUsize::new(0),
@@ -166,6 +171,8 @@ pub struct Worker {
     pub gateway: Arc<Gateway>,
     /// Its connections to senders.
     pub pool: Arc<Pool>,
+    /// Hands proofs on to its requests.
+    pub relay: Relay,
     /// Its requests.
     under_way: Arc<Mutex<UnderWay>>,
 }
@@ -178,11 +185,12 @@ struct UnderWay {
 }
 
 impl Worker {
-    /// A worker without requests.
+    /// A worker without requests; to be made on its thread, inside of its runtime.
     #[must_use]
     pub fn new(gateway: Arc<Gateway>) -> Self {
         let pool = Arc::new(Pool::new(gateway.registry.clock.clone()));
-        Self { gateway, pool, under_way: Arc::default() }
+        let relay = Relay::start(&gateway.registry.proofs);
+        Self { gateway, pool, relay, under_way: Arc::default() }
     }
 
     /// Notes a request, so that it can be told when the process has to end.

@@ -7,6 +7,7 @@ mod refused;
 use std::time::Duration;
 
 use super::*;
+use crate::key::KeyHash;
 
 const SHIPPED: &str = include_str!("../../../gateway.toml");
 
@@ -56,13 +57,15 @@ fn the_shipped_files_examples_parse() {
     let text = SHIPPED.replace("#~ ", "");
     let config = good(&text, &[("ZK_DIGEST", "u:p")]);
     assert_eq!(config.zookeeper.auth.len(), 1);
+    assert_eq!((config.auth.keys.len(), config.auth.admin_keys.len()), (1, 1));
     assert_eq!(config.routes[0].max_in_flight, Some(1000));
 }
 
 #[test]
 fn every_key_that_is_read_is_in_the_shipped_file() {
     let mut keys = 0;
-    let sections = "coordination listen zookeeper election freshness handover limits metrics log shutdown";
+    let sections =
+        "auth coordination listen zookeeper election freshness handover limits metrics log shutdown";
     let headers = sections.split(' ').map(|name| format!("[{name}]")).chain(["[[route]]".to_owned()]);
     for header in headers {
         let error = bad(&format!("{header}\nzzzzzz = 1"), &[]);
@@ -85,6 +88,7 @@ fn the_defaults_are_the_contracts() {
     let seconds = Duration::from_secs;
     assert_eq!(config.listen.proxy.to_string(), "127.0.0.1:8080");
     assert_eq!(config.listen.admin.to_string(), "127.0.0.1:9090");
+    assert!(config.auth.keys.is_empty() && config.auth.admin_keys.is_empty() && !config.listen.insecure);
     assert_eq!(config.zookeeper.session_timeout, seconds(15));
     assert_eq!(config.election.layout, Layout::ActiveNode);
     assert_eq!(config.election.root, "/wx-accounts");
@@ -122,6 +126,8 @@ fn what_a_file_says_is_in_the_model() {
         [listen]
         proxy = "0.0.0.0:0"
         admin = "[::1]:0"
+        [auth]
+        keys = [{ name = "bots", sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", accounts = ["wxid_1", "team-*"] }]
         [coordination]
         backend = "zookeeper"
         [zookeeper]
@@ -181,6 +187,11 @@ fn what_a_file_says_is_in_the_model() {
     "#;
     let config = good(text, &[("ZK", "user:password")]);
     assert_eq!(config.listen.proxy.to_string(), "0.0.0.0:0");
+    assert!(!config.listen.insecure);
+    let [key] = config.auth.keys.as_slice() else { panic!("one key") };
+    assert_eq!((key.name.as_str(), key.hash), ("bots", KeyHash::of(b"abc")));
+    assert!(key.allows("wxid_1") && key.allows("team-1") && !key.allows("wxid_2"));
+    assert!(config.auth.admin_keys.is_empty());
     assert_eq!(config.zookeeper.connect, "a:1,b:2/chroot");
     assert_eq!(config.zookeeper.auth[0].credential.expose(), "user:password");
     assert_eq!(config.zookeeper.auth[1].credential.expose(), "literal");

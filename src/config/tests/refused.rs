@@ -8,7 +8,7 @@ fn an_unknown_key_is_refused_with_its_place_and_the_key_that_was_meant() {
     let first = error.lines().next().unwrap();
     assert_eq!(
         first,
-        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin"
+        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin, insecure"
     );
     let error = bad(&around("  [limitz]"), &[]);
     assert!(error.starts_with("gateway.toml:7:4: unknown key \"limitz\""), "{error}");
@@ -73,7 +73,6 @@ fn what_is_not_built_is_refused_by_name() {
         "[election]\nlayout = \"lowest-member\"",
         "[election]\nlayout = \"single-node\"",
         "[handover]\nscope = \"fleet\"",
-        "[auth]\nkeys = []",
     ];
     for section in sections {
         let error = bad(&around(section), &[]);
@@ -148,6 +147,69 @@ fn bounds_are_kept_and_told() {
         let (line, _) = text.lines().enumerate().find(|(_, line)| *line == key).unwrap();
         assert!(error.starts_with(&format!("gateway.toml:{}:", line + 1)), "{key}: {error}");
     }
+}
+
+#[test]
+fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
+    let keys = |list: &str, more: &str| {
+        format!("[auth]\n{list} = [{{ name = \"a\", sha256 = \"{HASH}\"{more} }}]\n")
+    };
+    let (own, admin) = (keys("keys", ", accounts = [\"*\"]"), keys("admin_keys", ""));
+    for (listener, port, list, keys) in [("proxy", 8080, "keys", &own), ("admin", 9090, "admin_keys", &admin)]
+    {
+        for address in ["0.0.0.0", "[::]", "10.1.2.3", "[::ffff:10.1.2.3]"] {
+            let listen = format!("[listen]\n{listener} = \"{address}:{port}\"\n");
+            let error = bad(&around(&listen), &[]);
+            assert!(
+                error.starts_with(&format!("gateway.toml:8:9: `{listener}`: {address}:{port} can be")),
+                "{error}"
+            );
+            for way_out in
+                [&format!("127.0.0.1:{port}"), list, "fencegate key new", "`insecure = true` in [listen]"]
+            {
+                assert!(error.contains(way_out), "{way_out}: {error}");
+            }
+            assert_eq!(error.lines().count(), 1, "{error}");
+            good(&around(&format!("{listen}insecure = true")), &[]);
+            good(&around(&format!("{listen}{keys}")), &[]);
+            bad(&around(&format!("{listen}{}", if *keys == own { &admin } else { &own })), &[]);
+        }
+        for address in ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]"] {
+            good(&around(&format!("[listen]\n{listener} = \"{address}:{port}\"\n")), &[]);
+        }
+    }
+    let error = bad(&around(""), &[("FENCEGATE__LISTEN__PROXY", "0.0.0.0:8080")]);
+    assert!(error.starts_with("FENCEGATE__LISTEN__PROXY: "), "{error}");
+}
+
+const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+#[test]
+fn keys_are_named_hashed_and_for_certain_accounts() {
+    let nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let key = |name: &str, hash: &str, accounts: &str| {
+        format!("{{ name = \"{name}\", sha256 = \"{hash}\", accounts = {accounts} }}")
+    };
+    let first = key("a", HASH, "[\"*\"]");
+    let cases = [
+        (key("", HASH, "[\"*\"]"), "1 to 64 of"),
+        (key("a b", HASH, "[\"*\"]"), "1 to 64 of"),
+        (key("b", "hunter2", "[\"*\"]"), "64 hex digits"),
+        (key("b", nothing, "[\"*\"]"), "no key at all"),
+        (key("b", &HASH.replace('b', "c"), "[]"), "the list is empty"),
+        (key("b", &HASH.replace('b', "c"), "[\"a/b\"]"), "no pattern"),
+        (key("b", &HASH.replace('b', "c"), "[\"a\", \"a\"]"), "each once"),
+        (format!("{{ name = \"b\", sha256 = \"{HASH}\" }}"), "`accounts` is missing"),
+        (key("a", &HASH.replace('b', "c"), "[\"*\"]"), "another key has it"),
+        (key("b", HASH, "[\"*\"]"), "the same key again"),
+    ];
+    for (second, what) in cases {
+        let error = bad(&around(&format!("[auth]\nkeys = [\n{first},\n{second}]")), &[]);
+        assert!(error.starts_with("gateway.toml:10:") && error.contains(what), "{what}: {error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let error = bad(&around(&format!("[auth]\nadmin_keys = [{first}]")), &[]);
+    assert!(error.contains("unknown key \"accounts\""), "{error}");
 }
 
 #[test]
