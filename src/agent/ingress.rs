@@ -2,7 +2,6 @@
 //!
 //! Read as strictly as by the gateway. It never forwards in any role but LEADER, and never replaces what a bot was told.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,8 +18,10 @@ use super::Agent;
 use super::leading::Leading;
 use super::reply::{REQUEST_ID, Refusal, ReplyBody, forwarded, problem};
 use super::room::Room;
+use crate::claim::body::{self as bodies, Beginning, Kind};
+use crate::claim::choice::{self, Candidate, NoRoute};
 use crate::claim::fields::{Fields, is_fencing};
-use crate::claim::head::{self, connection_tokens};
+use crate::claim::head::{self, Head, connection_tokens};
 use crate::claim::{account, token};
 use crate::code::Code;
 use crate::config::Route;
@@ -28,7 +29,7 @@ use crate::elector::{NotLeader, Token};
 use crate::fence::elector::Role;
 use crate::fence::name::AccountName;
 use crate::fence::token::{Epoch, encode_instance};
-use crate::forward::body::{Progress, RequestBody, Rest, discard};
+use crate::forward::body::{Progress, RequestBody, Rest, Screen, discard};
 use crate::forward::exchange::{self, Bounds, Failure, Outgoing};
 use crate::key;
 
@@ -63,13 +64,13 @@ impl Refused {
     }
 }
 
-/// What the head alone decides.
-struct Plan<'a> {
-    route: &'a Route,
-    account: AccountName,
-    /// The term that the bot was told.
-    epoch: Option<Epoch>,
-    room: Room,
+/// What a request asks for on a route.
+struct Asked {
+    number: usize,
+    /// `None` until its body is in.
+    account: Option<AccountName>,
+    /// How its body is read for its account.
+    kind: Option<Kind>,
 }
 
 /// Serves one request. Dropped, the connection to the gateway is closed with it; the gateway knows what that means.
@@ -114,16 +115,47 @@ async fn forward(
     incoming: &mut Option<Incoming>,
 ) -> Result<Response<ReplyBody>, Refused> {
     let fields = Fields::of(&parts.headers);
-    let plan = decide(agent, &parts, &fields)?;
-    let Plan { route, account, epoch, mut room } = plan;
-    // A bot that does not lead hears so before it sends its body.
-    led(agent, &account, epoch)?;
+    let head = head::check(&parts, &fields, agent.limits.max_header_bytes)?;
+    let has_body = incoming.as_ref().is_some_and(|incoming| !incoming.is_end_stream());
+    let candidates = choice::candidates(agent.routes.iter(), parts.method.as_str(), &head)?;
+    let epoch = presented(&fields)?;
+    let mut asked = None;
+    if !candidates.needs_body() {
+        let first = ask(&candidates.first, &head, &parts, has_body)?;
+        // A bot that does not lead hears so before it sends its body.
+        if let Some(account) = &first.account {
+            led(agent, account, epoch)?;
+        }
+        asked = Some(first);
+    }
+    let Candidate { index, route, .. } = candidates.first;
+    let announced = fields.content_length.value.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > route.max_body) {
+        return Err(Code::BodyTooLarge.into());
+    }
+    let mut room = agent.rooms.enter(index).ok_or(Code::Overloaded)?;
     let receiving = receive(incoming.as_mut(), route, &mut room);
-    let received = tokio::time::timeout(agent.limits.body_read_timeout, receiving)
+    let mut received = tokio::time::timeout(agent.limits.body_read_timeout, receiving)
         .await
-        .unwrap_or(Err(Code::BodyTimeout))
-        .map_err(|code| Refused::from(code).of(&account))?;
+        .unwrap_or(Err(Code::BodyTimeout))?;
+    let (asked, candidate) = match asked {
+        Some(asked) => (asked, candidates.first),
+        None => {
+            let chosen = candidates.choose(received.beginning())?;
+            (ask(&chosen, &head, &parts, has_body)?, chosen)
+        }
+    };
+    let Asked { number, account, kind } = asked;
+    if number != index {
+        room = agent.rooms.enter(number).ok_or(Code::Overloaded)?;
+    }
+    let account = match (account, &kind) {
+        (Some(account), _) => account,
+        (None, Some(kind)) => received.account(kind, &candidate, &head, &parts)?,
+        (None, None) => return Err(Code::Internal.into()),
+    };
     let token = led(agent, &account, epoch)?;
+    let route = agent.routes.get(number).ok_or(Code::Internal)?;
     let rest = incoming.take_if(|_| !received.complete);
     let (body, progress) = received.into_body(rest, route, agent.limits.body_read_timeout);
     let Parts { method, uri, mut headers, version, .. } = parts;
@@ -157,37 +189,48 @@ async fn forward(
     }
 }
 
-/// What the head alone decides: form, route, method, account, announced length, and that there is no token.
-fn decide<'r, 'a>(agent: &'r Agent, parts: &'a Parts, fields: &Fields<'a>) -> Result<Plan<'r>, Refused> {
-    let head = head::check(parts, fields, agent.limits.max_header_bytes)?;
-    let found =
-        agent.routes.iter().enumerate().find_map(|(number, route)| {
-            route.path.matches(head.path).map(|captures| (number, route, captures))
-        });
-    let (number, route, captures) = found.ok_or(Code::NoRoute)?;
-    if let Some(methods) = &route.methods
-        && !methods.iter().any(|method| method == parts.method.as_str())
-    {
-        return Err(Code::MethodNotAllowed.into());
+impl From<NoRoute> for Refused {
+    fn from(why: NoRoute) -> Self {
+        match why {
+            NoRoute::None => Code::NoRoute.into(),
+            NoRoute::Query(refusal) => refusal.into(),
+            NoRoute::Methods(methods) => {
+                let detail = format!("the route takes {}", methods.join(", "));
+                head::Refusal::new(Code::MethodNotAllowed, detail).into()
+            }
+        }
     }
-    let name: Cow<'_, str> = account::account(&route.account, &captures, &head, &parts.headers)?;
-    let account = AccountName::new(&name).ok_or(Code::MalformedAccount)?;
-    let with_account = |refused: Refused| refused.of(&account);
+}
+
+/// The epoch that the bot was told; anything else of a token is refused.
+fn presented(fields: &Fields<'_>) -> Result<Option<Epoch>, head::Refusal> {
     if [fields.seq.value, fields.session.value, fields.instance.value].iter().any(Option::is_some) {
-        let refusal = head::Refusal::new(
-            Code::MalformedToken,
-            "the agent adds the token; send X-Fencing-Epoch, or nothing of it",
-        );
-        return Err(with_account(refusal.into()));
+        let detail = "the agent adds the token; send X-Fencing-Epoch, or nothing of it";
+        return Err(head::Refusal::new(Code::MalformedToken, detail));
     }
-    let epoch = token::epoch(fields).map_err(|refusal| with_account(refusal.into()))?;
-    let announced = fields.content_length.value.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > route.max_body) {
-        let detail = format!("the body may have at most {} bytes", route.max_body);
-        return Err(with_account(head::Refusal::new(Code::BodyTooLarge, detail).into()));
-    }
-    let room = agent.rooms.enter(number).ok_or_else(|| with_account(Code::Overloaded.into()))?;
-    Ok(Plan { route, account, epoch, room })
+    token::epoch(fields)
+}
+
+/// What a request asks for on a route, as far as its head says.
+fn ask<'r>(
+    candidate: &Candidate<'r>,
+    head: &Head<'r>,
+    parts: &'r Parts,
+    has_body: bool,
+) -> Result<Asked, head::Refusal> {
+    let Candidate { index: number, route, captures } = candidate;
+    let found = account::in_head(route, captures, head, &parts.headers)?;
+    let kind = (has_body && bodies::is_read_by(route)).then(|| bodies::kind(route, &parts.headers));
+    let kind = kind.transpose()?;
+    let account = match &kind {
+        Some(_) => None,
+        None => Some(account_name(&account::name(route, found)?)?),
+    };
+    Ok(Asked { number: *number, account, kind })
+}
+
+fn account_name(name: &str) -> Result<AccountName, head::Refusal> {
+    AccountName::new(name).ok_or_else(|| head::Refusal::new(Code::MalformedAccount, ""))
 }
 
 /// The token, if the account is led, and in the term that the bot was told.
@@ -224,11 +267,13 @@ struct Received {
     frames: VecDeque<Bytes>,
     size: u64,
     complete: bool,
+    /// What looks through the rest, where its account was read from the beginning.
+    rest: Option<bodies::Rest>,
 }
 
 /// Reads the body up to the route's buffer.
 async fn receive(incoming: Option<&mut Incoming>, route: &Route, room: &mut Room) -> Result<Received, Code> {
-    let mut received = Received { frames: VecDeque::new(), size: 0, complete: false };
+    let mut received = Received { frames: VecDeque::new(), size: 0, complete: false, rest: None };
     if let Some(incoming) = incoming {
         while !incoming.is_end_stream() {
             if received.size > route.buffer {
@@ -257,6 +302,30 @@ async fn receive(incoming: Option<&mut Incoming>, route: &Route, room: &mut Room
 }
 
 impl Received {
+    /// What is in.
+    fn beginning(&self) -> Beginning<'_> {
+        Beginning { frames: &self.frames, complete: self.complete }
+    }
+
+    /// Finds the account in what is in.
+    fn account(
+        &mut self,
+        kind: &Kind,
+        candidate: &Candidate<'_>,
+        head: &Head<'_>,
+        parts: &Parts,
+    ) -> Result<AccountName, head::Refusal> {
+        let Candidate { route, captures, .. } = candidate;
+        let (named, rest) = bodies::read(route, kind, self.beginning())?;
+        let mut found = account::in_head(route, captures, head, &parts.headers)?;
+        for more in named {
+            found = Some(account::agree(route, found, more)?);
+        }
+        let name = account_name(&account::name(route, found)?);
+        self.rest = rest;
+        name
+    }
+
     /// The body to send: what was received, and what still comes.
     fn into_body(
         self,
@@ -267,7 +336,12 @@ impl Received {
         match rest {
             None => (RequestBody::buffered(self.frames), None),
             Some(incoming) => {
-                let rest = Rest { incoming, most: route.max_body.saturating_sub(self.size), pause };
+                let rest = Rest {
+                    incoming,
+                    most: route.max_body.saturating_sub(self.size),
+                    pause,
+                    screen: self.rest.map(|rest| Box::new(rest) as Box<dyn Screen>),
+                };
                 let (body, progress) = RequestBody::streaming(self.frames, rest);
                 (body, Some(progress))
             }

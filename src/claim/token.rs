@@ -1,6 +1,6 @@
-//! The token of a request, from its header fields.
+//! The token of a request.
 //!
-//! Whole or refused. It never asks anybody whether it is right.
+//! It only reads: whose it is, and whether it counts, is decided elsewhere.
 
 use super::fields::{Fields, Once};
 use super::head::Refusal;

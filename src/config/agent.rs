@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use super::address;
@@ -33,10 +34,11 @@ const GATEWAYS: [&str; 9] = [
     "upstream_idle_timeout",
 ];
 
-/// Reads the whole tree. `None` only with problems.
+/// Reads the whole tree; files that it names are relative to `folder`. `None` only with problems.
 pub(super) fn read(
     root: &Node,
     env: &BTreeMap<String, String>,
+    folder: &Path,
     default_instance: &str,
     problems: &mut Vec<Problem>,
 ) -> Option<AgentConfig> {
@@ -49,7 +51,7 @@ pub(super) fn read(
     let election = election(top.table("election"), problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
-    let routes = routes(&mut top, sections, &limits, agent.as_ref(), problems);
+    let routes = routes(&mut top, sections, &limits, agent.as_ref(), folder, problems);
     let hooks = hooks(top.table("hooks"), problems);
     let log = gateway::log(top.table("log"), problems);
     top.finish(problems);
@@ -123,6 +125,7 @@ fn routes(
     sections: Vec<Section<'_>>,
     limits: &AgentLimits,
     agent: Option<&Agent>,
+    folder: &Path,
     problems: &mut Vec<Problem>,
 ) -> Vec<Route> {
     if sections.is_empty() {
@@ -134,6 +137,7 @@ fn routes(
     let upstream = agent.map_or(&nowhere, |agent| &agent.gateway);
     let limits = gateway::limits_of_requests(limits.max_in_flight);
     let handover = Handover { drain_timeout: Duration::ZERO };
+    let shared = route::Shared { handover: &handover, limits: &limits, folder, upstream: Some(upstream) };
     let read = |mut section: Section<'_>| {
         for key in GATEWAYS {
             if let Some(node) = section.node(key) {
@@ -141,7 +145,7 @@ fn routes(
                 section.problem(place, format!("`{key}` is the gateway's part; allowed: without it"));
             }
         }
-        let mut route = route::read(section, &handover, &limits, Some(upstream), problems)?;
+        let mut route = route::read(section, &shared, problems)?;
         if let Some(agent) = agent {
             route.upstream_timeout = agent.gateway_timeout;
         }

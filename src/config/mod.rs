@@ -10,7 +10,10 @@ mod auth;
 mod env;
 mod error;
 mod gateway;
+mod identity;
 mod model;
+mod pointer;
+mod refusal;
 mod rewrite;
 mod route;
 mod section;
@@ -26,11 +29,14 @@ use std::path::Path;
 
 pub use error::ConfigError;
 use error::{Place, Problem};
+pub use identity::{Identity, Table, hash};
 pub use model::{
     Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Election,
-    Freshness, Handover, Hooks, Layout, Level, Limits, Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset,
-    Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+    Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics, Mode,
+    OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
 };
+pub use pointer::Pointer;
+pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
 
@@ -63,7 +69,7 @@ fn text(path: &Path) -> Result<String, ConfigError> {
     }
 }
 
-/// The same for `text`; `file_name` is what problems are reported with.
+/// The same for `text`; `file_name` is what problems are reported with, and files that it names are relative to its folder.
 ///
 /// # Errors
 /// [`ConfigError`] with every problem that was found.
@@ -74,16 +80,22 @@ pub fn parse(
 ) -> Result<Config, ConfigError> {
     let env: BTreeMap<String, String> = env.into_iter().collect();
     let mut problems = Vec::new();
-    let config = check(text, &env, &mut problems);
+    let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
+    let config = check(text, &env, folder, &mut problems);
     match config {
         Some(config) if problems.is_empty() => Ok(config),
         _ => Err(ConfigError::new(file_name, text, problems)),
     }
 }
 
-fn check(text: &str, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) -> Option<Config> {
+fn check(
+    text: &str,
+    env: &BTreeMap<String, String>,
+    folder: &Path,
+    problems: &mut Vec<Problem>,
+) -> Option<Config> {
     let root = tree(text, env, "[zookeeper] with connect and one [[route]]", problems)?;
-    gateway::read(&root, env, problems)
+    gateway::read(&root, env, folder, problems)
 }
 
 /// Reads an agent's file, as [`load`] does a gateway's. `default_instance` is its instance id where the file gives none.
@@ -99,7 +111,7 @@ pub fn load_agent(
     parse_agent(&path.display().to_string(), &text, env, default_instance)
 }
 
-/// The same for `text`; `file_name` is what problems are reported with.
+/// The same for `text`; `file_name` is what problems are reported with, and files that it names are relative to its folder.
 ///
 /// # Errors
 /// [`ConfigError`] with every problem that was found.
@@ -111,8 +123,9 @@ pub fn parse_agent(
 ) -> Result<AgentConfig, ConfigError> {
     let env: BTreeMap<String, String> = env.into_iter().collect();
     let mut problems = Vec::new();
+    let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
     let root = tree(text, &env, "[agent], [zookeeper] and one [[route]]", &mut problems);
-    let config = root.and_then(|root| agent::read(&root, &env, default_instance, &mut problems));
+    let config = root.and_then(|root| agent::read(&root, &env, folder, default_instance, &mut problems));
     match config {
         Some(config) if problems.is_empty() => Ok(config),
         _ => Err(ConfigError::new(file_name, text, problems)),

@@ -12,9 +12,10 @@ use hyper::body::{Body, Incoming};
 
 use super::entry::Entry;
 use super::service::{Gateway, Route};
+use crate::claim::body::{self as bodies, Beginning};
 use crate::claim::fields::Fields;
 use crate::code::Code;
-use crate::forward::body::{Progress, RequestBody, Rest};
+use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 
 /// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
 const SMALL: u64 = 4 * 1024;
@@ -66,20 +67,43 @@ pub struct Received {
     frames: VecDeque<Bytes>,
     size: u64,
     complete: bool,
+    /// What looks through the rest, where its account was read from the beginning.
+    pub(super) rest: Option<bodies::Rest>,
     /// Held until the exchange has ended.
     pub(super) budget: Budget,
 }
 
 impl Received {
+    /// What is in.
+    #[must_use]
+    pub fn beginning(&self) -> Beginning<'_> {
+        Beginning { frames: &self.frames, complete: self.complete }
+    }
+
     /// The body to send: what was received, and what still comes.
     #[must_use]
     pub fn into_body(self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
         if self.complete {
             return (RequestBody::buffered(self.frames), None);
         }
-        let rest = Rest { incoming, most: bounds.most.saturating_sub(self.size), pause: bounds.pause };
+        let rest = Rest {
+            incoming,
+            most: bounds.most.saturating_sub(self.size),
+            pause: bounds.pause,
+            screen: self.rest.map(|rest| Box::new(rest) as Box<dyn Screen>),
+        };
         let (body, progress) = RequestBody::streaming(self.frames, rest);
         (body, Some(progress))
+    }
+}
+
+impl Screen for bodies::Rest {
+    fn look(&mut self, data: &[u8]) -> bool {
+        self.look(data)
+    }
+
+    fn end(&mut self) -> bool {
+        self.end()
     }
 }
 
