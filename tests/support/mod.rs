@@ -19,6 +19,7 @@
     reason = "each test binary uses a part of the kit, and a kit may panic and read clocks"
 )]
 
+pub mod agent;
 pub mod answer;
 pub mod browser;
 pub mod expect;
@@ -34,6 +35,7 @@ pub mod stage;
 pub mod wait;
 pub mod zookeeper;
 
+pub use agent::{Agent, AgentSetup};
 pub use answer::{Answer, Ending};
 pub use browser::Browser;
 pub use expect::{answer_to, assert_admitted, assert_bytes_refused, assert_no_request, assert_refused, only};
