@@ -22,7 +22,7 @@ use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 
 /// Keys of a gateway's route that mean nothing to an agent: its upstream is the gateway.
-const GATEWAYS: [&str; 9] = [
+pub(super) const GATEWAYS: [&str; 9] = [
     "upstream",
     "mode",
     "rewrite",
