@@ -95,18 +95,28 @@ class Part:
 class ZooKeeper(Part):
     """One server as Debian packages it, with fsync as it is by default."""
 
-    def __init__(self, heap: str = "1g"):
+    def __init__(self, heap: str = "1g", tick_ms: int = 2000):
         super().__init__("zookeeper")
         self.port = free_port()
         self.connect = f"127.0.0.1:{self.port}"
         config = self.folder / "zoo.cfg"
         config.write_text(
-            f"tickTime=2000\ndataDir={self.folder}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            f"tickTime={tick_ms}\ndataDir={self.folder}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
             "maxClientCnxns=0\nmaxSessionTimeout=600000\nadmin.enableServer=false\n")
-        self.spawn([
+        self.command = [
             "java", f"-Xmx{heap}", "-cp", CLASSPATH, "-Dzookeeper.admin.enableServer=false",
-            "-Dzookeeper.4lw.commands.whitelist=*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)])
+            "-Dzookeeper.4lw.commands.whitelist=*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
+        self.start()
+
+    def start(self) -> None:
+        self.spawn(self.command)
         wait_until("ZooKeeper serves", lambda: self.check() and self.word("srvr"))
+
+    def restart(self) -> None:
+        """kill -9, and a start over the same data."""
+        self.process.kill()
+        self.process.wait()
+        self.start()
 
     def word(self, word: str) -> str:
         try:

@@ -105,7 +105,12 @@ impl State {
                     self.newest = term.epoch.0;
                 }
                 Action::Announce(..) => {}
-                act => {
+                act @ (Action::Look
+                | Action::Register
+                | Action::Take(_)
+                | Action::Withdraw(_)
+                | Action::Clear
+                | Action::Resign(_)) => {
                     assert_eq!(self.world.act, None, "one act at a time: {self:?}");
                     if let Action::Take(seq) = act {
                         assert!(

@@ -117,6 +117,7 @@ load_programs() {
     export FENCEGATE=$target/release/fencegate PYTHONDONTWRITEBYTECODE=1
     "$python" loadtest/scale.py --accounts 5000 --no-limits
     "$python" loadtest/handover.py --handovers 50 --no-limits
+    "$python" loadtest/elections.py --accounts 500 --handovers 10 --kills 1 --restart-accounts 100 --no-limits
 }
 
 documentation() {

@@ -97,7 +97,9 @@ impl Shard {
                         self.tell(None::<&mut Serving<S::Session>>, &name, Event::Resign);
                         let _ = reply.send(());
                     }
-                    errand => self.run_errand(None::<&mut Serving<S::Session>>, errand),
+                    errand @ (Errand::Add(_) | Errand::Check(..) | Errand::Stand(_)) => {
+                        self.run_errand(None::<&mut Serving<S::Session>>, errand);
+                    }
                 },
             }
         }
@@ -158,7 +160,12 @@ impl Shard {
             match action {
                 Action::WakeAt(at) => self.wakes.push(Reverse((at, name.clone()))),
                 Action::Announce(role, why) => self.place.board.announce(name, role, why),
-                act => {
+                act @ (Action::Look
+                | Action::Register
+                | Action::Take(_)
+                | Action::Withdraw(_)
+                | Action::Clear
+                | Action::Resign(_)) => {
                     if let Some(serving) = &mut serving {
                         serving.act(name, act);
                     }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use futures_util::future::{OptionFuture, join_all};
 use serde::Serialize;
 use zookeeper_client::{
-    Acls, Client, CreateMode, Error, EventType, MultiReadResult, MultiWriteError, PersistentWatcher,
-    SessionState,
+    Acls, Client, CreateMode, Error, EventType, MultiReadResult, MultiWriteError, MultiWriteResult,
+    PersistentWatcher, SessionState,
 };
 
 use super::active_node::{candidate_number, read_holder, sighting};
@@ -361,31 +361,55 @@ impl Desk {
         let members = self.members(&name);
         let path = format!("{members}/m-");
         self.own().entry(name.clone()).or_default().unsure = true;
-        let data = serde_json::json!({ "instanceId": &*self.instance }).to_string();
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let mut created = self.client.create(&path, data.as_bytes(), &options).await;
-        if matches!(created, Err(Error::NoNode)) {
-            let parents = CreateMode::Persistent.with_acls(Acls::anyone_all());
-            if let Err(e) = self.client.mkdir(&members, &parents).await {
-                return Err(failed("create", &members, &e));
-            }
-            created = self.client.create(&path, data.as_bytes(), &options).await;
-        }
+        let created = self.create_candidate(&name, &members, &path).await;
         let mut all = self.own();
         let own = all.entry(name).or_default();
-        match created {
-            Ok((_, number)) => {
-                own.unsure = false;
-                // A number that overflowed is no candidate's; nobody follows this election any more.
-                own.numbers.extend(u64::try_from(number.into_i64()));
-                Ok(())
-            }
-            Err(e) => {
-                let failed = failed("create a candidate in", &members, &e);
-                own.unsure = matches!(failed, BackendError::Lost(_));
-                Err(failed)
-            }
+        own.unsure = matches!(created, Err(BackendError::Lost(_)));
+        // A number that overflowed is no candidate's; nobody follows this election any more.
+        own.numbers.extend(created?);
+        Ok(())
+    }
+
+    /// The candidate's number, unless it overflowed.
+    async fn create_candidate(
+        &self,
+        name: &AccountName,
+        members: &str,
+        path: &str,
+    ) -> Result<Option<u64>, BackendError> {
+        let data = serde_json::json!({ "instanceId": &*self.instance }).to_string();
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let parent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let refused = |e: Error| failed("create a candidate in", members, &e);
+        match self.client.create(path, data.as_bytes(), &options).await {
+            Ok((_, number)) => return Ok(u64::try_from(number.into_i64()).ok()),
+            Err(Error::NoNode) => {}
+            Err(e) => return Err(refused(e)),
         }
+        // An account that does not exist yet, in one step where nothing else is missing.
+        let mut multi = self.client.new_multi_writer();
+        multi
+            .add_create(&format!("{}/{name}", self.root), b"", &parent)
+            .and_then(|()| multi.add_create(members, b"", &parent))
+            .and_then(|()| multi.add_create(path, data.as_bytes(), &options))
+            .map_err(refused)?;
+        match multi.commit().await {
+            Ok(results) => {
+                return match results.last() {
+                    Some(MultiWriteResult::Create { path, .. }) => {
+                        Ok(path.rsplit_once('/').and_then(|(_, name)| candidate_number(name)))
+                    }
+                    Some(_) | None => Err(BackendError::Lost(format!("create {path}: an odd answer"))),
+                };
+            }
+            Err(MultiWriteError::OperationFailed { source: Error::NoNode | Error::NodeExists, .. }) => {}
+            Err(
+                MultiWriteError::OperationFailed { source, .. } | MultiWriteError::RequestFailed { source },
+            ) => return Err(refused(source)),
+        }
+        self.client.mkdir(members, &parent).await.map_err(refused)?;
+        let (_, number) = self.client.create(path, data.as_bytes(), &options).await.map_err(refused)?;
+        Ok(u64::try_from(number.into_i64()).ok())
     }
 
     async fn take(&self, name: &AccountName, seq: u64) -> Result<(), BackendError> {
