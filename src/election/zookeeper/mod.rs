@@ -60,6 +60,23 @@ pub struct Settings {
     pub barrier: BarrierKind,
 }
 
+impl Settings {
+    /// The usual settings: sessions of 20 seconds, a quorum barrier, no authentication.
+    #[must_use]
+    pub fn new(connect: &str, root: &str) -> Self {
+        let session_timeout = Duration::from_secs(20);
+        Self {
+            connect: connect.to_owned(),
+            session_timeout,
+            connection_timeout: session_timeout * 2 / 5,
+            auth: Vec::new(),
+            root: root.to_owned(),
+            require_candidate: true,
+            barrier: BarrierKind::Quorum,
+        }
+    }
+}
+
 /// Makes links to a ZooKeeper ensemble.
 #[derive(Debug)]
 pub struct ZooKeeper {
