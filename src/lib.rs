@@ -17,3 +17,4 @@ pub mod key;
 pub mod logging;
 pub mod serve;
 pub mod telemetry;
+pub mod tls;

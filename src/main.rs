@@ -137,7 +137,7 @@ fn accept_history(config: Config) -> ExitCode {
         Err(error) => return fail(&error),
     };
     let key = std::env::var("FENCEGATE_KEY").ok();
-    match runtime.block_on(ask::accept_history(config.listen.admin, key.as_deref())) {
+    match runtime.block_on(ask::accept_history(&config.listen, key.as_deref())) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS

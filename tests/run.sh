@@ -57,6 +57,8 @@ install_missing() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     has_java || missing+=(default-jre-headless)
+    command -v openssl >/dev/null || missing+=(openssl)
+    command -v curl >/dev/null || missing+=(curl)
     has_zookeeper || missing+=(zookeeper)
     if [ -d "$suite" ]; then
         command -v python3 >/dev/null || missing+=(python3)

@@ -14,6 +14,7 @@ mod rewrite;
 mod route;
 mod section;
 mod template;
+mod tls;
 mod tree;
 mod value;
 
@@ -27,7 +28,8 @@ pub use error::ConfigError;
 use error::{Place, Problem};
 pub use model::{
     Auth, Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat,
-    Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+    Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth,
+    ZooKeeper,
 };
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
