@@ -6,6 +6,7 @@
 //! remembers what it read.
 
 pub mod memory;
+pub mod session;
 pub mod zookeeper;
 
 use std::future::Future;

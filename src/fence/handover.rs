@@ -42,7 +42,7 @@ impl Reason {
 }
 
 /// One event below an account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sighting {
     /// The holder's znode was deleted.
     HolderGone,

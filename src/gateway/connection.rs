@@ -146,8 +146,8 @@ async fn serve_http1<S: Stream>(
     let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
     let (own, busy) = (Arc::clone(worker), Arc::clone(&activity));
     let service = service_fn(move |request| {
-        let served = ingress::serve(Arc::clone(&own), peer, request, busy.request());
-        async move { Ok::<_, std::convert::Infallible>(served.await) }
+        // Boxed: the library moves it about, and it is large.
+        Box::pin(ingress::serve(Arc::clone(&own), peer, request, busy.request()))
     });
     let connection = http1::Builder::new()
         .header_read_timeout(None)
@@ -169,8 +169,8 @@ async fn serve_http2<S: Stream>(
     let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
     let (own, busy) = (Arc::clone(worker), Arc::clone(&activity));
     let service = service_fn(move |request| {
-        let served = ingress::serve(Arc::clone(&own), peer, request, busy.request());
-        async move { Ok::<_, std::convert::Infallible>(served.await) }
+        // Boxed: the library moves it about, and it is large.
+        Box::pin(ingress::serve(Arc::clone(&own), peer, request, busy.request()))
     });
     let headers = u32::try_from(worker.gateway.limits.max_header_bytes).unwrap_or(u32::MAX);
     let connection = http2::Builder::new(TokioExecutor::new())

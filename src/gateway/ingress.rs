@@ -2,6 +2,7 @@
 //!
 //! Read this from top to bottom, and [`plan`](super::plan) beside it, to know in which order things happen.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -30,7 +31,7 @@ pub(super) async fn serve(
     peer: Peer,
     request: Request<Incoming>,
     busy: Arc<Busy>,
-) -> Response<ReplyBody> {
+) -> Result<Response<ReplyBody>, Infallible> {
     let gateway = &worker.gateway;
     let (parts, mut incoming) = request.into_parts();
     let fields = Fields::of(&parts.headers);
@@ -39,7 +40,7 @@ pub(super) async fn serve(
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
     let planned = match decide(gateway, &parts, &fields) {
-        Ok(plan) => plan.run(gateway, &parts, &mut incoming, &mut journey, &send).await,
+        Ok(plan) => plan.run(&worker, &parts, &mut incoming, &mut journey, &send).await,
         Err(rejected) => Err(rejected),
     };
     let mut reply = match planned {
@@ -64,7 +65,7 @@ pub(super) async fn serve(
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     reply.body_mut().watch(busy);
-    reply
+    Ok(reply)
 }
 
 /// Kept if it is fit to be a log field, else made.

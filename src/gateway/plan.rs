@@ -1,6 +1,7 @@
 //! What is to be done with a request: what its head alone decides, then its body, then its verdict.
 
 use std::borrow::Cow;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -17,7 +18,7 @@ use super::entry::{Entry, Send};
 use super::fields::Fields;
 use super::head::{self, Head, Refusal};
 use super::journey::Journey;
-use super::service::{Gateway, Room, Route};
+use super::service::{Gateway, Room, Route, Worker};
 use crate::code::Code;
 use crate::config::{Captures, Mode};
 use crate::fence::token::Claim;
@@ -130,13 +131,14 @@ impl<'a> Plan<'a> {
     /// Body first, then proof, verdict and permit. Dropped before it is ready, the request is withdrawn.
     pub(super) async fn run(
         &self,
-        gateway: &Arc<Gateway>,
+        worker: &Worker,
         parts: &Parts,
         incoming: &mut Incoming,
         journey: &mut Journey,
         send: &Arc<Send>,
     ) -> Result<Go, Box<Rejected<'a>>> {
         let Self { head, route, captures, account, entry, claim } = self;
+        let gateway = &worker.gateway;
         let entry = entry.as_ref();
         let rejected = |refused: Refused| {
             Box::new(Rejected {
@@ -152,6 +154,7 @@ impl<'a> Plan<'a> {
         let enforced = claim.as_ref().filter(|_| route.config.mode == Mode::Enforce);
         let judge = enforced.map(|claim| Judge {
             registry: &gateway.registry,
+            relay: &worker.relay,
             rules: &gateway.rules,
             account,
             entry,
@@ -161,19 +164,21 @@ impl<'a> Plan<'a> {
         });
         if let Some(judge) = judge.as_ref().filter(|_| head.expects_continue) {
             journey.pause_reading();
-            until_shutdown(send, judge.preview()).await.map_err(rejected)?;
+            until_shutdown(send, pin!(judge.preview())).await.map_err(rejected)?;
             journey.go_on_reading();
         }
         send.set_deadline(Some(gateway.registry.clock.now().after(route.body_bounds.pause)));
         let receive = async { body::receive(gateway, route, entry, incoming).await.map_err(Refused::from) };
-        let Some(received) = until_shutdown(send, receive).await.map_err(rejected)? else {
+        let Some(received) = until_shutdown(send, pin!(receive)).await.map_err(rejected)? else {
             journey.verdict(Verdict::Withdrawn);
             return Err(Code::MalformedRequest.into());
         };
         send.set_deadline(None);
         journey.body_is_in();
         let allowed = match &judge {
-            Some(judge) => Allowed::Judged(until_shutdown(send, judge.admit()).await.map_err(rejected)?),
+            Some(judge) => {
+                Allowed::Judged(until_shutdown(send, pin!(judge.admit())).await.map_err(rejected)?)
+            }
             None => Allowed::unjudged(gateway, route, account, entry, claim.as_ref(), send)
                 .map_err(|code| rejected(code.into()))?,
         };
@@ -186,12 +191,11 @@ impl<'a> Plan<'a> {
 }
 
 /// Waits, unless the process has to end first, or the body had its time: then nothing was sent.
-async fn until_shutdown<T>(
-    send: &Send,
-    work: impl Future<Output = Result<T, Refused>>,
-) -> Result<T, Refused> {
-    let mut work = std::pin::pin!(work);
-    std::future::poll_fn(|cx| {
+fn until_shutdown<'a, T>(
+    send: &'a Send,
+    mut work: Pin<&'a mut impl Future<Output = Result<T, Refused>>>,
+) -> impl Future<Output = Result<T, Refused>> {
+    std::future::poll_fn(move |cx| {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(done);
         }
@@ -200,7 +204,6 @@ async fn until_shutdown<T>(
             Stop::ShuttingDown | Stop::Superseded | Stop::Cut => Err(Code::ShuttingDown.into()),
         })
     })
-    .await
 }
 
 /// Path and query for the sender, in origin-form: it is no proxy.

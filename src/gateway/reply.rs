@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -41,21 +41,78 @@ pub struct Known<'a> {
     pub allow: Option<&'a str>,
 }
 
+/// The part of a problem that its code decides.
 #[derive(Serialize)]
-struct Problem<'a> {
+struct Kind<'a> {
     r#type: &'static str,
     title: &'static str,
     status: u16,
-    detail: &'a str,
     code: &'static str,
     outcome: &'static str,
-    request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    account: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    presented: Option<Presented>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    current: Option<Current<'a>>,
+    detail: &'a str,
+}
+
+impl<'a> Kind<'a> {
+    fn new(code: Code, detail: &'a str) -> Self {
+        Self {
+            r#type: code.urn(),
+            title: code.title(),
+            status: code.status(),
+            code: code.as_str(),
+            outcome: code.outcome().as_str(),
+            detail,
+        }
+    }
+
+    /// As JSON, without the closing brace.
+    fn open(&self) -> Vec<u8> {
+        let mut json = Vec::with_capacity(640);
+        write_json(&mut json, self);
+        json.pop();
+        json
+    }
+}
+
+/// What each code's problem begins with, where nothing more is known than the code: written once, because a zombie that
+/// retries without end gets it again and again.
+static KINDS: LazyLock<Vec<Vec<u8>>> =
+    LazyLock::new(|| Code::ALL.iter().map(|code| Kind::new(*code, advice(*code)).open()).collect());
+
+/// A structure of text and numbers can always be written.
+fn write_json(json: &mut Vec<u8>, value: &impl Serialize) {
+    let _ = serde_json::to_writer(json, value);
+}
+
+fn member(json: &mut Vec<u8>, name: &str, value: &impl Serialize) {
+    json.extend_from_slice(name.as_bytes());
+    write_json(json, value);
+}
+
+/// The body of a problem.
+fn document(code: Code, detail: &str, request_id: &HeaderValue, known: &Known<'_>) -> Vec<u8> {
+    let mut json = match KINDS.get(code.index()) {
+        Some(kind) if detail.is_empty() => {
+            let mut json = Vec::with_capacity(640);
+            json.extend_from_slice(kind);
+            json
+        }
+        Some(_) | None => Kind::new(code, detail).open(),
+    };
+    member(&mut json, ",\"request_id\":", &request_id.to_str().unwrap_or("-"));
+    if let Some(account) = known.account {
+        member(&mut json, ",\"account\":", &account);
+    }
+    if let Some(claim) = known.claim {
+        let presented = Presented { seq: claim.seq.0, session: claim.session.to_string() };
+        member(&mut json, ",\"presented\":", &presented);
+    }
+    if let Some(holder) = known.current {
+        let current =
+            Current { seq: holder.seq.0, instance_id: &holder.instance, active_since: holder.active_since };
+        member(&mut json, ",\"current\":", &current);
+    }
+    json.push(b'}');
+    json
 }
 
 #[derive(Serialize)]
@@ -131,27 +188,7 @@ pub const fn advice(code: Code) -> &'static str {
 /// The reply to a refusal or failure.
 #[must_use]
 pub fn problem(code: Code, detail: &str, request_id: &HeaderValue, known: &Known<'_>) -> Response<ReplyBody> {
-    let detail = if detail.is_empty() { advice(code) } else { detail };
-    let problem = Problem {
-        r#type: code.urn(),
-        title: code.title(),
-        status: code.status(),
-        detail,
-        code: code.as_str(),
-        outcome: code.outcome().as_str(),
-        request_id: request_id.to_str().unwrap_or("-"),
-        account: known.account,
-        presented: known
-            .claim
-            .map(|claim| Presented { seq: claim.seq.0, session: claim.session.to_string() }),
-        current: known.current.map(|holder| Current {
-            seq: holder.seq.0,
-            instance_id: &holder.instance,
-            active_since: holder.active_since,
-        }),
-    };
-    // A structure of text and numbers can always be written.
-    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    let body = document(code, detail, request_id, known);
     let mut reply = Response::new(ReplyBody::whole(body.into()));
     *reply.status_mut() = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = reply.headers_mut();
@@ -299,6 +336,30 @@ impl Body for ReplyBody {
             }
             Content::Rest(_, _, Some(left)) => SizeHint::with_exact(*left),
             Content::Rest(_, _, None) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_the_same_document_whether_or_not_its_beginning_was_written_before() {
+        for code in Code::ALL {
+            let id = HeaderValue::from_static("r\"1");
+            let known = Known { account: Some("wxid_1"), ..Known::default() };
+            let written = document(*code, "", &id, &known);
+            assert_eq!(written, document(*code, advice(*code), &id, &known));
+            let read: serde_json::Value = serde_json::from_slice(&written).unwrap();
+            assert_eq!(
+                read,
+                serde_json::json!({
+                    "type": code.urn(), "title": code.title(), "status": code.status(), "code": code.as_str(),
+                    "outcome": code.outcome().as_str(), "detail": advice(*code), "request_id": "r\"1",
+                    "account": "wxid_1",
+                })
+            );
         }
     }
 }

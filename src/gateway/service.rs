@@ -11,6 +11,7 @@ use super::admission::Rules;
 use super::body::BodyBounds;
 use super::entry::Send;
 use super::parking::Bounds;
+use super::proofs::Relay;
 use super::registry::Registry;
 use super::status::Status;
 use crate::config::{self, Captures, Config, Limits};
@@ -179,6 +180,8 @@ pub struct Worker {
     pub gateway: Arc<Gateway>,
     /// Its connections to senders.
     pub pool: Arc<Pool>,
+    /// Hands proofs on to its requests.
+    pub relay: Relay,
     /// Its requests.
     under_way: Arc<Mutex<UnderWay>>,
 }
@@ -191,11 +194,12 @@ struct UnderWay {
 }
 
 impl Worker {
-    /// A worker without requests.
+    /// A worker without requests; to be made on its thread, inside of its runtime.
     #[must_use]
     pub fn new(gateway: Arc<Gateway>) -> Self {
         let pool = Arc::new(Pool::new(gateway.registry.clock.clone()));
-        Self { gateway, pool, under_way: Arc::default() }
+        let relay = Relay::start(&gateway.registry.proofs);
+        Self { gateway, pool, relay, under_way: Arc::default() }
     }
 
     /// Notes a request, so that it can be told when the process has to end.
