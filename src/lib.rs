@@ -9,6 +9,7 @@ pub mod ask;
 pub mod clock;
 pub mod code;
 pub mod config;
+pub mod descriptors;
 pub mod election;
 pub mod fence;
 pub mod forward;

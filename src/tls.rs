@@ -154,6 +154,7 @@ fn read(config: &config::Tls) -> Result<Current, TlsError> {
         };
         let mut server = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(unfit)?;
         server.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        server.ignore_client_order = true;
         // Nobody comes in on a handshake from before a reload.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
