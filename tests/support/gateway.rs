@@ -35,6 +35,7 @@ pub struct Setup {
     routes: Vec<String>,
     extra: String,
     environment: Vec<(String, String)>,
+    file: Option<String>,
 }
 
 impl Setup {
@@ -55,7 +56,20 @@ impl Setup {
             routes: Vec::new(),
             extra: String::new(),
             environment: Vec::new(),
+            file: None,
         }
+    }
+
+    /// This file instead of one of its own; ports and ZooKeeper come with the environment.
+    #[must_use]
+    pub fn file(connect: &str, text: &str) -> Self {
+        let mut setup = Self::new(connect, "http://unused");
+        let (proxy, admin) = (loopback(setup.proxy), loopback(setup.admin));
+        setup.file = Some(text.to_owned());
+        setup
+            .environment("FENCEGATE__LISTEN__PROXY", &proxy.to_string())
+            .environment("FENCEGATE__LISTEN__ADMIN", &admin.to_string())
+            .environment("FENCEGATE__ZOOKEEPER__CONNECT", connect)
     }
 
     /// A section with these lines, instead of the one that was there.
@@ -106,6 +120,9 @@ impl Setup {
 
     /// The whole file.
     pub fn text(&self) -> String {
+        if let Some(text) = &self.file {
+            return text.clone();
+        }
         let mut text = String::new();
         for (name, lines) in &self.sections {
             writeln!(text, "[{name}]\n{lines}\n").unwrap();
