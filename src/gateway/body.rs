@@ -13,7 +13,6 @@ use hyper::body::{Body, Incoming};
 use super::entry::Entry;
 use super::service::{Gateway, Route};
 use crate::claim::body::{self as bodies, Beginning};
-use crate::claim::fields::Fields;
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 
@@ -132,12 +131,6 @@ impl Screen for bodies::Rest {
     fn end(&mut self) -> bool {
         self.end()
     }
-}
-
-/// The length that the head announces.
-#[must_use]
-pub fn announced(fields: &Fields<'_>) -> Option<u64> {
-    fields.content_length.value?.to_str().ok()?.parse().ok()
 }
 
 /// Reads the body up to the route's buffer. `None`: the caller left in the middle of it, and reads no answer.
