@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use fencegate::config::{self, Config};
 use fencegate::key::{self, KeyHash};
 use fencegate::serve::{self, Bound};
-use fencegate::{ask, logging};
+use fencegate::{ask, descriptors, logging};
 
 /// A request makes dozens of small allocations, which cost fewer instructions here than with the system's allocator.
 #[global_allocator]
@@ -90,8 +90,9 @@ fn control_plane() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-fn serve(config: Config) -> ExitCode {
+fn serve(mut config: Config) -> ExitCode {
     logging::start(&config.log);
+    descriptors::fit(&mut config.limits);
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bound = match Bound::new(&config, workers) {
         Ok(bound) => bound,
@@ -137,7 +138,7 @@ fn accept_history(config: Config) -> ExitCode {
         Err(error) => return fail(&error),
     };
     let key = std::env::var("FENCEGATE_KEY").ok();
-    match runtime.block_on(ask::accept_history(config.listen.admin, key.as_deref())) {
+    match runtime.block_on(ask::accept_history(&config.listen, key.as_deref())) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS

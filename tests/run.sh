@@ -65,6 +65,8 @@ install_missing() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     has_java || missing+=(default-jre-headless)
+    command -v openssl >/dev/null || missing+=(openssl)
+    command -v curl >/dev/null || missing+=(curl)
     has_zookeeper || missing+=(zookeeper)
     has_browser || missing+=(chromium-headless-shell)
     command -v python3 >/dev/null || missing+=(python3)
@@ -114,6 +116,7 @@ load_programs() {
     export FENCEGATE=$target/release/fencegate PYTHONDONTWRITEBYTECODE=1
     "$python" loadtest/scale.py --accounts 5000 --no-limits
     "$python" loadtest/handover.py --handovers 50 --no-limits
+    "$python" loadtest/exposed.py --slow 300 --sends 200 --no-limits
 }
 
 documentation() {

@@ -8,7 +8,7 @@ fn an_unknown_key_is_refused_with_its_place_and_the_key_that_was_meant() {
     let first = error.lines().next().unwrap();
     assert_eq!(
         first,
-        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin, insecure"
+        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin, insecure, tls"
     );
     let error = bad(&around("  [limitz]"), &[]);
     assert!(error.starts_with("gateway.toml:7:4: unknown key \"limitz\""), "{error}");
@@ -67,8 +67,6 @@ fn what_is_not_built_is_refused_by_name() {
         "[coordination]\nbackend = \"etcd\"",
         "[coordination]\nbackend = \"embedded\"",
         "[listen]\nelections = \"127.0.0.1:9091\"",
-        "[listen]\ntls = { cert = \"a\" }",
-        "[listen.tls]\ncert = \"a\"",
         "[listen]\ntrusted_proxies = []",
         "[election]\nlayout = \"lowest-member\"",
         "[election]\nlayout = \"single-node\"",
@@ -79,24 +77,9 @@ fn what_is_not_built_is_refused_by_name() {
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(error.contains(" not built yet; allowed: "), "{error}");
     }
-    let keys = [
-        "query = { type = \"2\" }",
-        "json = { \"/path\" = \"x\" }",
-        "json_integer = false",
-        "identity = \"sha256\"",
-        "identity = \"map:accounts.toml\"",
-        "refusal = { status = 200 }",
-    ];
-    for key in keys {
-        let error = bad(&around(key), &[]);
-        assert!(error.starts_with("gateway.toml:7:"), "{error}");
-        assert!(error.contains(" not built yet; allowed: "), "{error}");
-    }
     for (old, new) in [
         ("\"http://127.0.0.1:9000\"", "\"https://sender\""),
         ("\"http://127.0.0.1:9000\"", "[\"http://a\", \"http://b\"]"),
-        ("\"path:account\"", "\"bearer\""),
-        ("\"path:account\"", "[\"path:account\", \"json:/wxid\"]"),
     ] {
         let error = bad(&around("").replace(old, new), &[]);
         assert!(error.contains("not built yet"), "{error}");
@@ -130,6 +113,21 @@ fn bounds_are_kept_and_told() {
         ("[route]", "methods = [\"POST\", \"post\", \"TRACE\"]", "upper-case"),
         ("[route]", "methods = [\"POST\", \"POST\"]", "each once"),
         ("[route]", "rewrite = \"/{other}\"", "{account}, {*rest}"),
+        ("[route]", "query = {}", "{ type = \"2\" }"),
+        ("[route]", "query = { type = 2 }", "a string"),
+        ("[route]", "query = { \"a b\" = \"2\" }", "without spaces"),
+        ("[route]", "query = \"type=2\"", "{ type = \"2\" }"),
+        ("[route]", "json = { path = \"x\" }", "/data/guid"),
+        ("[route]", "json = { \"/path\" = 1.5 }", "a whole number"),
+        ("[route]", "json_integer = 1", "true or false"),
+        ("[route]", "identity = \"md5\"", "\"sha256\""),
+        ("[route]", "identity = \"map:\"", "\"map:FILE\""),
+        ("[route]", "identity = \"map:no/such.toml\"", "a readable TOML file"),
+        ("[route]", "refusal = { body = '{code}' }", "in strings"),
+        ("[route]", "refusal = { status = 503, body = '{}' }", "200 to 499"),
+        ("[route]", "refusal = { status = 204, body = '{}' }", "200 to 499"),
+        ("[route]", "refusal = { status = 200 }", "a JSON text"),
+        ("[route]", "refusal = '{}'", "the table [refusal]"),
         ("[election]", "root = \"/\"", "/wx-accounts"),
         ("[election]", "require_candidate = \"true\"", "true or false"),
         ("[metrics]", "max_accounts = 0", "from 1 to"),
@@ -172,6 +170,12 @@ fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
             assert_eq!(error.lines().count(), 1, "{error}");
             good(&around(&format!("{listen}insecure = true")), &[]);
             good(&around(&format!("{listen}{keys}")), &[]);
+            let tls =
+                |more: &str| around(&format!("{listen}[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}"));
+            good(&tls("client_ca = \"a\""), &[]);
+            bad(&tls(""), &[]);
+            let other = if listener == "proxy" { "admin" } else { "proxy" };
+            bad(&tls(&format!("client_ca = \"a\"\nlisteners = [\"{other}\"]")), &[]);
             bad(&around(&format!("{listen}{}", if *keys == own { &admin } else { &own })), &[]);
         }
         for address in ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]"] {
@@ -183,6 +187,20 @@ fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
 }
 
 const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+#[test]
+fn names_of_clients_are_names_and_need_an_authority() {
+    let tls = |more: &str| bad(&around(&format!("[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}")), &[]);
+    for key in ["client_names", "admin_names"] {
+        let error = tls(&format!("{key} = [\"a\"]"));
+        assert!(error.contains("nothing asks for certificates"), "{error}");
+        let error = tls(&format!("client_ca = \"a\"\n{key} = [\"a b\"]"));
+        assert!(error.contains("no name; allowed: a DNS name or an address"), "{error}");
+    }
+    assert!(tls("listeners = [\"elsewhere\"]").contains("unknown; allowed: \"proxy\", \"admin\""));
+    assert!(tls("listeners = []").contains("the list is empty"));
+    assert!(bad(&around("[listen.tls]\ncert = \"\""), &[]).contains("`key` is missing in [listen.tls]"));
+}
 
 #[test]
 fn keys_are_named_hashed_and_for_certain_accounts() {
@@ -241,6 +259,47 @@ fn no_problem_shows_a_secret() {
     let text = auth("[{ scheme = \"digest\", credential = \"env:ZK_DIGEST\" }]");
     assert!(bad(&text, &[]).contains("the environment variable \"ZK_DIGEST\" is not set"));
     assert!(!bad(&text, &[("ZK_DIGEST", "hunter2")]).contains("hunter2"));
+}
+
+#[test]
+fn a_table_of_identities_is_read_beside_its_file_and_never_shown() {
+    let folder = std::env::temp_dir().join(format!("fencegate-identities-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("gateway.toml");
+    std::fs::write(&file, around("identity = \"map:accounts.toml\"")).unwrap();
+    let mut said = Vec::new();
+    for bad in [
+        "hunter2",
+        "hunter2 = \"a\"\nhunter2 = \"b\"",
+        "hunter2 = \"a/hunter2\"",
+        "hunter2 = 5",
+        "hunter2.x = \"a\"",
+        "\"\" = \"a\"",
+        "# hunter2",
+        "hunter2 = \"a",
+    ] {
+        std::fs::write(folder.join("accounts.toml"), bad).unwrap();
+        said.push(load(&file, []).unwrap_err().to_string());
+    }
+    std::fs::write(folder.join("accounts.toml"), "\"hunter2\" = \"wxid_1\"\n").unwrap();
+    let config = load(&file, []);
+    std::fs::remove_dir_all(&folder).unwrap();
+    for error in said {
+        assert!(error.contains("gateway.toml:7:12: `identity`: "), "{error}");
+        assert!(error.contains("accounts.toml\"") && error.contains("allowed: "), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let config = config.unwrap();
+    let Identity::Map(table) = &config.routes[0].identity else { panic!("a table") };
+    assert_eq!((table.account("hunter2"), table.account("hunter")), (Some("wxid_1"), None));
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_static_account_is_no_secret() {
+    let text = around("identity = \"sha256\"").replace("path:account", "static:wxid_1");
+    let error = bad(&text, &[]);
+    assert!(error.starts_with("gateway.toml:7:12: `identity`: static:NAME names"), "{error}");
 }
 
 #[test]
