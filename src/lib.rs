@@ -18,5 +18,6 @@ pub mod gateway;
 pub mod key;
 pub mod logging;
 pub mod serve;
+pub mod status;
 pub mod telemetry;
 pub mod tls;
