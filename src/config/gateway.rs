@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use super::address;
@@ -26,10 +27,11 @@ use crate::key::Key;
 /// A staleness above this would be no fence.
 const STALENESS_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Reads the whole tree. `None` only with problems.
+/// Reads the whole tree; files that it names are relative to `folder`. `None` only with problems.
 pub(super) fn read(
     root: &Node,
     env: &BTreeMap<String, String>,
+    folder: &Path,
     problems: &mut Vec<Problem>,
 ) -> Option<Config> {
     let mut top = Section::new("the file", Some(root));
@@ -42,7 +44,8 @@ pub(super) fn read(
     let handover = handover(top.table("handover"), problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
-    let routes = routes(&mut top, sections, &handover, &limits, problems);
+    let shared = route::Shared { handover: &handover, limits: &limits, folder };
+    let routes = routes(&mut top, sections, &shared, problems);
     let metrics = metrics(top.table("metrics"), problems);
     let log = log(top.table("log"), problems);
     let shutdown = shutdown(top.table("shutdown"), &routes, problems);
@@ -234,13 +237,11 @@ fn handover(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Handover {
 fn routes(
     top: &mut Section<'_>,
     sections: Vec<Section<'_>>,
-    handover: &Handover,
-    limits: &Limits,
+    shared: &route::Shared<'_>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Route> {
     let none = sections.is_empty();
-    let routes =
-        sections.into_iter().filter_map(|section| route::read(section, handover, limits, problems)).collect();
+    let routes = sections.into_iter().filter_map(|section| route::read(section, shared, problems)).collect();
     if none {
         let place = top.place_of("route");
         top.problem(

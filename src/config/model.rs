@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 
+use super::identity::Identity;
+use super::pointer::Pointer;
+use super::refusal::Form;
 use super::rewrite::Rewrite;
 use super::template::Template;
 use crate::key::Key;
@@ -218,8 +221,18 @@ pub enum Mode {
 pub struct Route {
     /// The paths it takes.
     pub path: Template,
+    /// The keys that a query must have, each once and with this value.
+    pub query: Vec<(String, String)>,
+    /// The values that a JSON body must have.
+    pub json: Vec<(Pointer, JsonValue)>,
     /// Where the account is: all that are present must agree. Empty only where `mode` is [`Mode::Deny`].
     pub account: Vec<Source>,
+    /// Whether [`Source::Json`] may also be a whole number.
+    pub json_integer: bool,
+    /// How what is found there becomes an account's name.
+    pub identity: Identity,
+    /// How refusals look; `None`: problem+json.
+    pub refusal: Option<Form>,
     /// The sender.
     pub upstream: Upstream,
     /// What is done with a request.
@@ -268,8 +281,49 @@ pub enum Source {
     Query(String),
     /// The value of this header.
     Header(http::HeaderName),
+    /// What `Authorization` says after `Bearer`.
+    Bearer,
+    /// The value of a JSON body at this place.
+    Json(Pointer),
+    /// The value of this field of an `application/x-www-form-urlencoded` body.
+    Form(String),
+    /// The value of this field of a `multipart/form-data` body.
+    Multipart(String),
     /// Always this account; a well-formed name.
     Static(String),
+}
+
+impl Source {
+    /// Whether it is in the body.
+    #[must_use]
+    pub fn is_in_body(&self) -> bool {
+        matches!(self, Self::Json(_) | Self::Form(_) | Self::Multipart(_))
+    }
+}
+
+/// As it is written in a route.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(name) => write!(f, "path:{name}"),
+            Self::Query(key) => write!(f, "query:{key}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Bearer => f.write_str("bearer"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+            Self::Form(key) => write!(f, "form:{key}"),
+            Self::Multipart(key) => write!(f, "multipart:{key}"),
+            Self::Static(name) => write!(f, "static:{name}"),
+        }
+    }
+}
+
+/// A value of a JSON body that a route can ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JsonValue {
+    /// This string.
+    Text(String),
+    /// This whole number.
+    Integer(i64),
 }
 
 /// What is read, waited for and kept at most.

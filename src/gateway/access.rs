@@ -2,8 +2,8 @@
 //!
 //! Where there are no keys nothing is looked at. It knows nothing of holders: a key is no token.
 
-use super::fields::Fields;
-use super::head::Refusal;
+use crate::claim::fields::Fields;
+use crate::claim::head::Refusal;
 use crate::code::Code;
 use crate::key::{self, Key};
 

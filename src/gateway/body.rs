@@ -11,10 +11,11 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::entry::Entry;
-use super::fields::Fields;
 use super::service::{Gateway, Route};
+use crate::claim::body::{self as bodies, Beginning};
+use crate::claim::fields::Fields;
 use crate::code::Code;
-use crate::forward::body::{Progress, RequestBody, Rest};
+use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 
 /// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
 const SMALL: u64 = 4 * 1024;
@@ -73,6 +74,8 @@ pub struct Received {
     small: Vec<u8>,
     size: u64,
     complete: bool,
+    /// What looks through the rest, where its account was read from the beginning.
+    pub(super) rest: Option<bodies::Rest>,
     /// Held until the exchange has ended.
     pub(super) budget: Budget,
 }
@@ -96,16 +99,36 @@ impl Received {
         }
     }
 
+    /// What is in.
+    #[must_use]
+    pub fn beginning(&self) -> Beginning<'_> {
+        Beginning { frames: &self.frames, complete: self.complete }
+    }
+
     /// The body to send: what was received, and what still comes.
     #[must_use]
-    pub fn into_body(mut self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
-        self.gather();
+    pub fn into_body(self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
         if self.complete {
             return (RequestBody::buffered(self.frames), None);
         }
-        let rest = Rest { incoming, most: bounds.most.saturating_sub(self.size), pause: bounds.pause };
+        let rest = Rest {
+            incoming,
+            most: bounds.most.saturating_sub(self.size),
+            pause: bounds.pause,
+            screen: self.rest.map(|rest| Box::new(rest) as Box<dyn Screen>),
+        };
         let (body, progress) = RequestBody::streaming(self.frames, rest);
         (body, Some(progress))
+    }
+}
+
+impl Screen for bodies::Rest {
+    fn look(&mut self, data: &[u8]) -> bool {
+        self.look(data)
+    }
+
+    fn end(&mut self) -> bool {
+        self.end()
     }
 }
 
@@ -131,12 +154,9 @@ pub async fn receive(
     let bounds = &route.body_bounds;
     let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
-    loop {
+    received.complete = loop {
         let data = match incoming.frame().await {
-            None => {
-                received.complete = true;
-                return Ok(Some(received));
-            }
+            None => break true,
             // Trailers end here; they carry nothing that counts.
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(error)) if has_left(&error) => return Ok(None),
@@ -163,13 +183,14 @@ pub async fn receive(
         }
         received.keep(data);
         if incoming.is_end_stream() {
-            received.complete = true;
-            return Ok(Some(received));
+            break true;
         }
         if received.size > bounds.buffer {
-            return Ok(Some(received));
+            break false;
         }
-    }
+    };
+    received.gather();
+    Ok(Some(received))
 }
 
 /// Whether a body broke off because its connection or stream ended, and not because it is malformed: over HTTP/1 an I/O

@@ -11,12 +11,12 @@ use hyper::body::{Body, Incoming};
 
 use super::activity::Busy;
 use super::events::Event;
-use super::fields::{Ending, Fields, Once};
 use super::journey::{Journey, RunToEnd};
 use super::outgoing::{self, Came, Peer};
 use super::plan::{Go, Rejected, decide};
 use super::reply::{self, Known, ReplyBody, VERDICT};
-use super::service::{Enlisted, Gateway, Worker};
+use super::service::{Enlisted, Gateway, Route, Worker};
+use crate::claim::fields::{Ending, Fields, Once};
 use crate::clock::wall_ms;
 use crate::code::Code;
 use crate::fence::name::AccountName;
@@ -39,8 +39,8 @@ pub(super) async fn serve(
     let enlisted = worker.enlist(request_id(&fields));
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
-    let planned = match decide(gateway, &parts, &fields) {
-        Ok(plan) => plan.run(&worker, &parts, &mut incoming, &mut journey, &send).await,
+    let planned = match decide(gateway, &parts, &fields, !incoming.is_end_stream()) {
+        Ok(mut plan) => plan.run(&worker, &parts, &fields, &mut incoming, &mut journey, &send).await,
         Err(rejected) => Err(rejected),
     };
     let mut reply = match planned {
@@ -126,7 +126,7 @@ fn take_off(
         bounds,
         memory: route.memory.clone(),
     };
-    let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim };
+    let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim, route };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
         drop(enlisted);
@@ -139,6 +139,7 @@ struct Landing {
     verdict: HeaderValue,
     account: HeaderValue,
     claim: Option<Claim>,
+    route: Arc<Route>,
 }
 
 impl Landing {
@@ -153,7 +154,8 @@ impl Landing {
             Err(Failure { code, detail }) => {
                 let account = self.account.to_str().ok();
                 gateway.registry.tell(|| refusal(account, code, request_id));
-                let known = Known { account, claim: self.claim.as_ref(), ..Known::default() };
+                let form = self.route.config.refusal.as_ref();
+                let known = Known { account, claim: self.claim.as_ref(), form, ..Known::default() };
                 return reply::problem(code, &detail, request_id, &known);
             }
         };
@@ -191,6 +193,7 @@ fn refuse(gateway: &Gateway, rejected: &Rejected<'_>, request_id: &HeaderValue) 
         claim: rejected.claim.as_ref(),
         current: rejected.current.as_deref(),
         allow: rejected.allow.as_deref(),
+        form: rejected.form,
     };
     reply::problem(rejected.code, &rejected.detail, request_id, &known)
 }

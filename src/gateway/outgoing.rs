@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
 use super::entry::Identity;
-use super::fields::{Ending, Fields, is_fencing};
-use super::head::connection_tokens;
 use super::reply::REQUEST_ID;
+use crate::claim::fields::{Ending, Fields, is_fencing};
+use crate::claim::head::connection_tokens;
 
 const ACCOUNT: HeaderName = HeaderName::from_static("x-fencing-account");
 const SEQ: HeaderName = HeaderName::from_static("x-fencing-seq");

@@ -15,6 +15,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::code::{Code, Outcome};
+use crate::config::{Filling, Form};
 use crate::fence::token::Claim;
 use crate::fence::view::Holder;
 use crate::forward::memory::Kept;
@@ -24,6 +25,7 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// `X-Fencing-Verdict`.
 pub const VERDICT: HeaderName = HeaderName::from_static("x-fencing-verdict");
 const OUTCOME: HeaderName = HeaderName::from_static("x-fencing-outcome");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// HTTP wants a 401 to name a scheme; this one is the key's own header.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("X-Fencing-Key realm=\"fencegate\"");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -39,6 +41,8 @@ pub struct Known<'a> {
     pub current: Option<&'a Holder>,
     /// The methods that a route allows, with `method_not_allowed`.
     pub allow: Option<&'a str>,
+    /// The form that its route gives a refusal; `None`: problem+json.
+    pub form: Option<&'a Form>,
 }
 
 /// The part of a problem that its code decides.
@@ -206,7 +210,34 @@ pub fn problem(code: Code, detail: &str, request_id: &HeaderValue, known: &Known
         headers.insert(header::ALLOW, allow);
     }
     debug_assert!(code.status() != 503 || code.outcome() == Outcome::NotSent);
+    if let Some(form) = known.form {
+        fill(&mut reply, form, code, detail, request_id, known.account);
+    }
     reply
+}
+
+/// Gives a refusal the form that its route has for clients that read bodies only. What the headers say stays true.
+fn fill(
+    reply: &mut Response<ReplyBody>,
+    form: &Form,
+    code: Code,
+    detail: &str,
+    request_id: &HeaderValue,
+    account: Option<&str>,
+) {
+    let filling = Filling {
+        code: code.as_str(),
+        status: code.status(),
+        outcome: code.outcome().as_str(),
+        detail: if detail.is_empty() { advice(code) } else { detail },
+        account: account.unwrap_or_default(),
+        request_id: request_id.to_str().unwrap_or("-"),
+    };
+    *reply.body_mut() = ReplyBody::whole(form.fill(&filling).into());
+    reply.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    if let Some(status) = form.status.and_then(|status| StatusCode::from_u16(status).ok()) {
+        *reply.status_mut() = status;
+    }
 }
 
 /// A reply's body broke off: the caller's connection is aborted, never ended cleanly.

@@ -14,7 +14,7 @@ use super::parking::Bounds;
 use super::proofs::Relay;
 use super::registry::Registry;
 use super::status::Status;
-use crate::config::{self, Captures, Config, Limits};
+use crate::config::{self, Config, Limits};
 use crate::forward::memory::Memory;
 use crate::forward::pool::{Pool, Target};
 use crate::key::Key;
@@ -121,11 +121,6 @@ impl Gateway {
             in_flight: Arc::default(),
             connections: AtomicUsize::new(0),
         }
-    }
-
-    /// The first route that takes a path.
-    pub(super) fn route<'a>(&'a self, path: &'a str) -> Option<(&'a Arc<Route>, Captures<'a>)> {
-        self.routes.iter().find_map(|route| Some((route, route.config.path.matches(path)?)))
     }
 
     /// Sends under way.

@@ -111,6 +111,8 @@ fn the_defaults_are_the_contracts() {
     assert_eq!((route.upstream_idle_timeout, route.drain_timeout), (seconds(4), seconds(10)));
     assert_eq!((route.buffer, route.max_body, route.answer_buffer), (1 << 20, 64 << 20, 1 << 20));
     assert_eq!(route.max_in_flight, None);
+    assert_eq!((route.json_integer, &route.identity, &route.refusal), (false, &Identity::Plain, &None));
+    assert!(route.query.is_empty() && route.json.is_empty());
     let limits = &config.limits;
     assert_eq!((limits.header_read_timeout, limits.body_read_timeout), (seconds(10), seconds(30)));
     assert_eq!((limits.idle_timeout, limits.max_connections), (seconds(75), 10_000));
@@ -156,7 +158,12 @@ fn what_a_file_says_is_in_the_model() {
         scope = "replica"
         [[route]]
         path = "/first/{a}"
-        account = ["path:a", "query:wxid", "header:X-Account"]
+        account = ["path:a", "query:wxid", "header:X-Account", "bearer", "json:/a/b", "form:c", "multipart:d"]
+        query = { type = "2" }
+        json = { "/path" = "/msg/send_text", "/n" = 7 }
+        json_integer = true
+        identity = "sha256"
+        refusal = { status = 200, body = '{"ret":500,"msg":"{code}: {detail}"}' }
         upstream = "http://sender"
         mode = "shadow"
         methods = ["POST", "PUT"]
@@ -207,7 +214,19 @@ fn what_a_file_says_is_in_the_model() {
     assert_eq!(config.freshness.max_parked_per_account, 2, "a quarter of the lowered limit");
     assert_eq!(config.limits.max_in_flight_per_account, 5);
     let [first, second, third] = config.routes.as_slice() else { panic!("three routes") };
-    assert_eq!(first.account.len(), 3);
+    let sources: Vec<_> = first.account.iter().map(ToString::to_string).collect();
+    let written = "path:a query:wxid header:x-account bearer json:/a/b form:c multipart:d";
+    assert_eq!(sources.join(" "), written);
+    assert_eq!(first.query, [("type".to_owned(), "2".to_owned())]);
+    let pointer = |text| Pointer::parse(text).unwrap();
+    let text = JsonValue::Text("/msg/send_text".to_owned());
+    assert_eq!(first.json.iter().find(|(place, _)| *place == pointer("/path")).unwrap().1, text);
+    assert_eq!(
+        first.json.iter().find(|(place, _)| *place == pointer("/n")).unwrap().1,
+        JsonValue::Integer(7)
+    );
+    assert_eq!((first.json_integer, &first.identity), (true, &Identity::Sha256));
+    assert_eq!(first.refusal.as_ref().unwrap().status, Some(200));
     assert_eq!(first.methods, Some(vec!["POST".to_owned(), "PUT".to_owned()]));
     assert_eq!((first.buffer, first.max_body, first.answer_buffer), (1024, 0, 512));
     assert_eq!(first.drain_timeout, Duration::from_secs(2), "the section's");

@@ -77,24 +77,9 @@ fn what_is_not_built_is_refused_by_name() {
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(error.contains(" not built yet; allowed: "), "{error}");
     }
-    let keys = [
-        "query = { type = \"2\" }",
-        "json = { \"/path\" = \"x\" }",
-        "json_integer = false",
-        "identity = \"sha256\"",
-        "identity = \"map:accounts.toml\"",
-        "refusal = { status = 200 }",
-    ];
-    for key in keys {
-        let error = bad(&around(key), &[]);
-        assert!(error.starts_with("gateway.toml:7:"), "{error}");
-        assert!(error.contains(" not built yet; allowed: "), "{error}");
-    }
     for (old, new) in [
         ("\"http://127.0.0.1:9000\"", "\"https://sender\""),
         ("\"http://127.0.0.1:9000\"", "[\"http://a\", \"http://b\"]"),
-        ("\"path:account\"", "\"bearer\""),
-        ("\"path:account\"", "[\"path:account\", \"json:/wxid\"]"),
     ] {
         let error = bad(&around("").replace(old, new), &[]);
         assert!(error.contains("not built yet"), "{error}");
@@ -128,6 +113,21 @@ fn bounds_are_kept_and_told() {
         ("[route]", "methods = [\"POST\", \"post\", \"TRACE\"]", "upper-case"),
         ("[route]", "methods = [\"POST\", \"POST\"]", "each once"),
         ("[route]", "rewrite = \"/{other}\"", "{account}, {*rest}"),
+        ("[route]", "query = {}", "{ type = \"2\" }"),
+        ("[route]", "query = { type = 2 }", "a string"),
+        ("[route]", "query = { \"a b\" = \"2\" }", "without spaces"),
+        ("[route]", "query = \"type=2\"", "{ type = \"2\" }"),
+        ("[route]", "json = { path = \"x\" }", "/data/guid"),
+        ("[route]", "json = { \"/path\" = 1.5 }", "a whole number"),
+        ("[route]", "json_integer = 1", "true or false"),
+        ("[route]", "identity = \"md5\"", "\"sha256\""),
+        ("[route]", "identity = \"map:\"", "\"map:FILE\""),
+        ("[route]", "identity = \"map:no/such.toml\"", "a readable TOML file"),
+        ("[route]", "refusal = { body = '{code}' }", "in strings"),
+        ("[route]", "refusal = { status = 503, body = '{}' }", "200 to 499"),
+        ("[route]", "refusal = { status = 204, body = '{}' }", "200 to 499"),
+        ("[route]", "refusal = { status = 200 }", "a JSON text"),
+        ("[route]", "refusal = '{}'", "the table [refusal]"),
         ("[election]", "root = \"/\"", "/wx-accounts"),
         ("[election]", "require_candidate = \"true\"", "true or false"),
         ("[metrics]", "max_accounts = 0", "from 1 to"),
@@ -259,6 +259,47 @@ fn no_problem_shows_a_secret() {
     let text = auth("[{ scheme = \"digest\", credential = \"env:ZK_DIGEST\" }]");
     assert!(bad(&text, &[]).contains("the environment variable \"ZK_DIGEST\" is not set"));
     assert!(!bad(&text, &[("ZK_DIGEST", "hunter2")]).contains("hunter2"));
+}
+
+#[test]
+fn a_table_of_identities_is_read_beside_its_file_and_never_shown() {
+    let folder = std::env::temp_dir().join(format!("fencegate-identities-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("gateway.toml");
+    std::fs::write(&file, around("identity = \"map:accounts.toml\"")).unwrap();
+    let mut said = Vec::new();
+    for bad in [
+        "hunter2",
+        "hunter2 = \"a\"\nhunter2 = \"b\"",
+        "hunter2 = \"a/hunter2\"",
+        "hunter2 = 5",
+        "hunter2.x = \"a\"",
+        "\"\" = \"a\"",
+        "# hunter2",
+        "hunter2 = \"a",
+    ] {
+        std::fs::write(folder.join("accounts.toml"), bad).unwrap();
+        said.push(load(&file, []).unwrap_err().to_string());
+    }
+    std::fs::write(folder.join("accounts.toml"), "\"hunter2\" = \"wxid_1\"\n").unwrap();
+    let config = load(&file, []);
+    std::fs::remove_dir_all(&folder).unwrap();
+    for error in said {
+        assert!(error.contains("gateway.toml:7:12: `identity`: "), "{error}");
+        assert!(error.contains("accounts.toml\"") && error.contains("allowed: "), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let config = config.unwrap();
+    let Identity::Map(table) = &config.routes[0].identity else { panic!("a table") };
+    assert_eq!((table.account("hunter2"), table.account("hunter")), (Some("wxid_1"), None));
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_static_account_is_no_secret() {
+    let text = around("identity = \"sha256\"").replace("path:account", "static:wxid_1");
+    let error = bad(&text, &[]);
+    assert!(error.starts_with("gateway.toml:7:12: `identity`: static:NAME names"), "{error}");
 }
 
 #[test]
