@@ -65,17 +65,23 @@ impl Proofs {
     /// A proof that begins after this call, or `None` at `deadline`. Dropping the future withdraws nothing and
     /// costs at most one barrier.
     pub async fn after_now(&self, deadline: Moment) -> Option<Proven> {
-        // The barrier numbered `begun` may have been sent before this request was in; the next one cannot.
-        let want = self.begun.load(SeqCst) + 1;
-        if self.wanted.fetch_max(want, SeqCst) < want {
-            self.work.notify_one();
-        }
+        let want = self.want();
         let mut proven = self.proven.subscribe();
         let enough = |proven: &Option<Proven>| proven.is_some_and(|proven| proven.proof.order.0 >= want);
         let wait = deadline.until(self.clock.now());
         let found = tokio::time::timeout(wait, proven.wait_for(enough)).await.ok()?.ok()?;
         // The timer only wakes: after a pause of the machine the deadline may be long past.
         found.filter(|_| self.clock.now() <= deadline)
+    }
+
+    /// Wants a barrier that begins after this call; the lowest number that will do.
+    pub(super) fn want(&self) -> u64 {
+        // The barrier numbered `begun` may have been sent before this request was in; the next one cannot.
+        let want = self.begun.load(SeqCst) + 1;
+        if self.wanted.fetch_max(want, SeqCst) < want {
+            self.work.notify_one();
+        }
+        want
     }
 
     /// Whether somebody waits for a barrier that has not begun.
