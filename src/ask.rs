@@ -8,8 +8,14 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+
+use crate::config::{Listen, TlsListener};
+use crate::key::HEADER;
+use crate::tls::own_client;
 
 /// Why there is no answer, or none that helps.
 #[derive(Debug, Error)]
@@ -24,22 +30,29 @@ pub enum AskError {
 
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
-async fn ask(admin: SocketAddr, method: Method, path: &str) -> Result<(http::StatusCode, Bytes), AskError> {
+async fn ask(
+    listen: &Listen,
+    key: Option<&str>,
+    method: Method,
+    path: &str,
+) -> Result<(http::StatusCode, Bytes), AskError> {
+    let admin = listen.admin;
+    let mut request = Request::builder().method(method).uri(path).header(header::HOST, admin.to_string());
+    if let Some(key) = key {
+        request = request.header(HEADER, key);
+    }
     let exchange = async {
+        let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
         let stream = TcpStream::connect(admin).await.map_err(|error| error.to_string())?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-        tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, admin.to_string())
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| error.to_string())?;
-        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-        Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+        match listen.tls.as_ref().filter(|tls| tls.listeners.contains(&TlsListener::Admin)) {
+            None => converse(stream, request).await,
+            Some(tls) => {
+                let client = own_client(tls).map_err(|error| error.to_string())?;
+                let name = ServerName::from(admin.ip());
+                let stream = client.connect(name, stream).await.map_err(|error| error.to_string())?;
+                converse(stream, request).await
+            }
+        }
     };
     match tokio::time::timeout(Duration::from_secs(10), exchange).await {
         Ok(answer) => answer.map_err(|why: String| AskError::Unreachable(admin, why)),
@@ -47,12 +60,25 @@ async fn ask(admin: SocketAddr, method: Method, path: &str) -> Result<(http::Sta
     }
 }
 
-/// Accepts ZooKeeper's history as it is now.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<(http::StatusCode, Bytes), String> {
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    tokio::spawn(connection);
+    let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+    Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+}
+
+/// Accepts ZooKeeper's history as it is now, with a key where the admin listener wants one.
 ///
 /// # Errors
 /// There is nothing to accept, or nobody answers.
-pub async fn accept_history(admin: SocketAddr) -> Result<String, AskError> {
-    let (status, body) = ask(admin, Method::POST, "/v1/history/accept").await?;
+pub async fn accept_history(listen: &Listen, key: Option<&str>) -> Result<String, AskError> {
+    let (status, body) = ask(listen, key, Method::POST, "/v1/history/accept").await?;
     if status.is_success() {
         return Ok("the new history is accepted; all accounts are read again".to_owned());
     }

@@ -65,6 +65,8 @@ codes! {
     MalformedPath "malformed_path" 400 "The path could be read in two ways";
     MalformedAccount "malformed_account" 400 "The account is missing, malformed or ambiguous";
     MalformedToken "malformed_token" 400 "The fencing token is malformed";
+    Unauthenticated "unauthenticated" 401 "The key is missing or unknown";
+    AccountForbidden "account_forbidden" 403 "The key is not for this account";
     Denied "denied" 403 "The route refuses everything";
     NoRoute "no_route" 404 "No route matches";
     UnknownAccount "unknown_account" 404 "The account has no election";
@@ -119,7 +121,8 @@ mod tests {
     /// The contract's table, line by line: codes, status and outcome.
     const TABLE: &[(&[&str], u16, &str)] = &[
         (&["malformed_request", "malformed_path", "malformed_account", "malformed_token"], 400, "not_sent"),
-        (&["denied"], 403, "not_sent"),
+        (&["unauthenticated"], 401, "not_sent"),
+        (&["account_forbidden", "denied"], 403, "not_sent"),
         (&["no_route", "unknown_account"], 404, "not_sent"),
         (&["method_not_allowed"], 405, "not_sent"),
         (&["body_timeout"], 408, "not_sent"),

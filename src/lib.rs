@@ -1,18 +1,22 @@
 //! fencegate: an HTTP gateway that lets through only the sends of an account's current holder.
 //!
-//! Reading order: [`fence`] (the pure core: what is admitted), [`election`] (where holders come from), [`gateway`]
-//! (the proxy), [`forward`] (one request to one upstream, at most once), [`admin`] (what operators see),
-//! [`config`].
+//! Reading order: [`fence`] (the pure core: what is admitted), [`claim`] (what a request claims), [`election`] (where
+//! holders come from), [`gateway`] (the proxy), [`forward`] (one request to one upstream, at most once), [`admin`] (what
+//! operators see), [`config`].
 
 pub mod admin;
 pub mod ask;
+pub mod claim;
 pub mod clock;
 pub mod code;
 pub mod config;
+pub mod descriptors;
 pub mod election;
 pub mod fence;
 pub mod forward;
 pub mod gateway;
+pub mod key;
 pub mod logging;
 pub mod serve;
 pub mod telemetry;
+pub mod tls;

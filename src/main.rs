@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use fencegate::config::{self, Config};
+use fencegate::key::{self, KeyHash};
 use fencegate::serve::{self, Bound};
-use fencegate::{ask, logging};
+use fencegate::{ask, descriptors, logging};
 
 /// A request makes dozens of small allocations, which cost fewer instructions here than with the system's allocator.
 #[global_allocator]
@@ -34,11 +35,27 @@ enum Command {
         #[arg(long, default_value = "gateway.toml")]
         config: PathBuf,
     },
-    /// Accept ZooKeeper's history after it was wiped or restored on purpose.
+    /// Accept ZooKeeper's history after it was wiped or restored on purpose. Where the admin listener has keys, one is taken
+    /// from the environment variable FENCEGATE_KEY.
     AcceptHistory {
         /// The configuration file of the running gateway: where its admin listener is.
         #[arg(long, default_value = "gateway.toml")]
         config: PathBuf,
+    },
+    /// Make keys.
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
+}
+
+#[derive(Subcommand)]
+enum KeyCommand {
+    /// Make a key, and print it with the lines that let it in.
+    New {
+        /// What operators call it.
+        #[arg(long, default_value = "new")]
+        name: String,
     },
 }
 
@@ -50,6 +67,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Command::AcceptHistory { config } => with(&config, accept_history),
+        Command::Key { command: KeyCommand::New { name } } => new_key(&name),
     }
 }
 
@@ -72,8 +90,9 @@ fn control_plane() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-fn serve(config: Config) -> ExitCode {
+fn serve(mut config: Config) -> ExitCode {
     logging::start(&config.log);
+    descriptors::fit(&mut config.limits);
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bound = match Bound::new(&config, workers) {
         Ok(bound) => bound,
@@ -118,11 +137,30 @@ fn accept_history(config: Config) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    match runtime.block_on(ask::accept_history(config.listen.admin)) {
+    let key = std::env::var("FENCEGATE_KEY").ok();
+    match runtime.block_on(ask::accept_history(&config.listen, key.as_deref())) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS
         }
         Err(error) => fail(&error),
     }
+}
+
+fn new_key(name: &str) -> ExitCode {
+    let key = match key::generate() {
+        Ok(key) => key,
+        Err(error) => return fail(&error),
+    };
+    let hash = KeyHash::of(key.as_bytes());
+    println!("{key}");
+    println!();
+    println!(
+        "# The key is shown only here; callers send it as X-Fencing-Key. In gateway.toml, in a list of [auth]: in `keys`"
+    );
+    println!(
+        "# for the accounts that it may send for (* stands for any characters), or in `admin_keys`, without accounts:"
+    );
+    println!("# {{ name = \"{name}\", sha256 = \"{hash}\", accounts = [\"*\"] }}");
+    ExitCode::SUCCESS
 }

@@ -30,6 +30,7 @@ use fencegate::gateway::admission::{Admission, Judge, Refused, Rules};
 use fencegate::gateway::entry::Send;
 use fencegate::gateway::follower::{Follower, Pace};
 use fencegate::gateway::parking::Bounds;
+use fencegate::gateway::proofs::Relay;
 use fencegate::gateway::registry::Registry;
 use fencegate::gateway::status::Status;
 use fencegate::telemetry::Telemetry;
@@ -156,6 +157,7 @@ impl Link for Scripted {
 struct Bench {
     service: Scripted,
     registry: Arc<Registry>,
+    relay: Relay,
     following: JoinHandle<()>,
 }
 
@@ -176,13 +178,14 @@ impl Bench {
         };
         let follower =
             Follower::new(service.clone(), Arc::clone(&registry), Arc::new(Status::default()), pace);
-        Self { service, registry, following: tokio::spawn(follower.run()) }
+        let relay = Relay::start(&registry.proofs);
+        Self { service, registry, relay, following: tokio::spawn(follower.run()) }
     }
 
     /// A barrier: what is read after it may show another history than what was read before.
     async fn prove(&self) {
         let deadline = self.registry.clock.now().after(Duration::from_secs(10));
-        self.registry.proofs.after_now(deadline).await.expect("proven");
+        self.relay.after_now(&self.registry.proofs, deadline).await.expect("proven");
     }
 
     async fn admit(&self, account: &str, seq: u64, patience: Duration) -> Result<Admission, Refused> {
@@ -196,6 +199,7 @@ impl Bench {
         let send = Arc::new(Send::new(HeaderValue::from_static("test")));
         let judge = Judge {
             registry: &self.registry,
+            relay: &self.relay,
             rules: &rules,
             account,
             entry: None,
@@ -356,7 +360,7 @@ async fn a_barrier_that_its_link_took_along_is_counted_as_voided() {
     eventually("a proof", || bench.metric("fencegate_proofs_total", &[("result", "proven")]) == 1.0).await;
     bench.service.world().deaf = true;
     let deadline = bench.registry.clock.now().after(Duration::from_secs(10));
-    let mut proof = std::pin::pin!(bench.registry.proofs.after_now(deadline));
+    let mut proof = std::pin::pin!(bench.relay.after_now(&bench.registry.proofs, deadline));
     let begun = bench.registry.proofs.begun();
     eventually("a barrier is under way", || {
         let mut cx = Context::from_waker(Waker::noop());

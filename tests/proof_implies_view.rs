@@ -25,6 +25,7 @@ use fencegate::gateway::admission::{Admission, Judge, Refused, Rules};
 use fencegate::gateway::entry::Send;
 use fencegate::gateway::follower::{Follower, Pace};
 use fencegate::gateway::parking::Bounds;
+use fencegate::gateway::proofs::Relay;
 use fencegate::gateway::registry::Registry;
 use fencegate::gateway::status::Status;
 use fencegate::telemetry::Telemetry;
@@ -87,6 +88,7 @@ struct Score {
 
 struct Bench {
     registry: Arc<Registry>,
+    relay: Relay,
     writers: [Writer; 2],
     score: Score,
 }
@@ -101,9 +103,17 @@ impl Bench {
         };
         let send = Arc::new(Send::new(HeaderValue::from_static("trial")));
         let registry = &self.registry;
-        Judge { registry, rules: &rules, account, entry: None, claim, send: &send, patience: PATIENCE }
-            .admit()
-            .await
+        let judge = Judge {
+            registry,
+            relay: &self.relay,
+            rules: &rules,
+            account,
+            entry: None,
+            claim,
+            send: &send,
+            patience: PATIENCE,
+        };
+        judge.admit().await
     }
 
     fn as_it_is(&self, account: &str, claim: &Claim) -> bool {
@@ -175,7 +185,8 @@ async fn a_proof_begun_after_a_change_shows_the_change_in_twenty_thousand_trials
     let following = tokio::spawn(Follower::new(backend, Arc::clone(&registry), status, pace).run());
     eventually("a first proof", || registry.proofs.latest().is_some()).await;
 
-    let bench = Arc::new(Bench { registry, writers, score: Score::default() });
+    let bench =
+        Arc::new(Bench { relay: Relay::start(&registry.proofs), registry, writers, score: Score::default() });
     let runs: Vec<_> = accounts
         .into_iter()
         .map(|account| {

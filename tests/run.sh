@@ -4,8 +4,9 @@
 #   tests/run.sh
 #
 # The tests start real ZooKeeper servers: Java and ZooKeeper's jar are installed from Debian's packages where they are
-# missing (nothing is started as a service). Where the conformance suite lies beside the repository
-# (../shared/conformance), it runs against the release build, with pytest from an environment below the target folder.
+# missing (nothing is started as a service), and so is a browser without a window, for the live page. The load programs run small against the release build, with kazoo from an
+# environment below the target folder. Where the conformance suite lies beside the repository (../shared/conformance), it
+# runs against the release build as well, with pytest from the same environment.
 # Where nothing may be installed, it says what to install and ends. CARGO_TARGET_DIR and ZOOKEEPER_CLASSPATH are
 # respected.
 set -euo pipefail
@@ -51,17 +52,25 @@ may_install() {
 
 has_java() { command -v java >/dev/null && java -version >/dev/null 2>&1; }
 has_zookeeper() { [ -n "${ZOOKEEPER_CLASSPATH:-}" ] || [ -e "$jar" ]; }
+has_browser() {
+    local browser
+    for browser in "${CHROMIUM:-}" chromium-headless-shell chromium chromium-browser google-chrome; do
+        if command -v "$browser" >/dev/null; then return; fi
+    done
+    return 1
+}
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 install_missing() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     has_java || missing+=(default-jre-headless)
+    command -v openssl >/dev/null || missing+=(openssl)
+    command -v curl >/dev/null || missing+=(curl)
     has_zookeeper || missing+=(zookeeper)
-    if [ -d "$suite" ]; then
-        command -v python3 >/dev/null || missing+=(python3)
-        has_venv || ! may_install || missing+=(python3-venv) # without it plain pip will do
-    fi
+    has_browser || missing+=(chromium-headless-shell)
+    command -v python3 >/dev/null || missing+=(python3)
+    has_venv || ! may_install || missing+=(python3-venv) # without it plain pip will do
     if [ "${#missing[@]}" -eq 0 ]; then
         echo "Everything is there."
         return
@@ -73,30 +82,41 @@ Install them (Debian: apt-get install ${missing[*]}) and run this again."
     as_root apt-get "${options[@]}" update
     as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y --no-install-recommends "${missing[@]}"
     has_java || fail "java does not run after its installation: install a Java runtime"
+    has_browser || fail "there is still no browser: install Chromium, or set CHROMIUM to its path"
     has_zookeeper || fail "$jar is still missing: install ZooKeeper, or set ZOOKEEPER_CLASSPATH"
 }
 
-# Prints the python that has what the conformance suite asks for. A fresh environment where Python can make one; else
+# Prints the python that has what a file of requirements asks for. A fresh environment where Python can make one; else
 # plain pip, which some systems refuse.
-suite_python() {
+python_with() {
     local python=$target/venv/bin/python
     if has_venv; then
         "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$target/venv" >&2
     else
         python=$(command -v python3)
     fi
-    "$python" -m pip install -q --disable-pip-version-check -r "$suite/requirements.txt" >&2 ||
-        fail "pip cannot install what $suite/requirements.txt lists: install it and run this again"
+    "$python" -m pip install -q --disable-pip-version-check -r "$1" >&2 ||
+        fail "pip cannot install what $1 lists: install it and run this again"
     echo "$python"
 }
 
 conformance() {
     local python
-    python=$(suite_python)
+    python=$(python_with "$suite/requirements.txt")
     (
         cd "$suite"
         FENCEGATE=$target/release/fencegate PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest -q -p no:cacheprovider
     )
+}
+
+# The load programs, small, and without a word about time: that they run, and what holds on any machine.
+load_programs() {
+    local python
+    python=$(python_with loadtest/requirements.txt)
+    export FENCEGATE=$target/release/fencegate PYTHONDONTWRITEBYTECODE=1
+    "$python" loadtest/scale.py --accounts 5000 --no-limits
+    "$python" loadtest/handover.py --handovers 50 --no-limits
+    "$python" loadtest/exposed.py --slow 300 --sends 200 --no-limits
 }
 
 documentation() {
@@ -111,6 +131,7 @@ run "lints" cargo clippy --all-targets --locked -- -D warnings
 run "documentation" documentation
 run "tests" cargo test --locked
 run "release build" cargo build --release --locked
+run "load programs" load_programs
 if [ -d "$suite" ]; then
     run "conformance" conformance
 else

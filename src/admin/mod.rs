@@ -4,8 +4,10 @@
 //! for the coordination service, so that it answers while that is away. Whatever walks over all accounts does so on a
 //! thread of its own, because this room shares its runtime with the follower.
 
+mod access;
 mod api;
 mod metrics;
+mod page;
 mod problem;
 mod process;
 mod server;
@@ -17,13 +19,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::routing::{get, post};
+use axum::{Router, middleware};
 use tokio::sync::Semaphore;
 
 pub use self::server::serve;
 use crate::gateway::registry::Registry;
 use crate::gateway::status::Status;
+use crate::key::Key;
 use crate::telemetry::Telemetry;
 
 /// How many walks over all accounts may be under way at once.
@@ -41,6 +44,10 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// The link and the process.
     pub status: Arc<Status>,
+    /// Who may look. Empty: whoever can reach the listener.
+    pub keys: Vec<Key>,
+    /// Whether other machines can reach the listener.
+    pub exposed: bool,
     /// The backend's name in the configuration.
     pub backend: &'static str,
     /// The barrier's name in the configuration.
@@ -77,6 +84,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         streams: Arc::new(Semaphore::new(MOST_STREAMS)),
     });
     Router::new()
+        .route("/", get(page::page))
         .route("/healthz", get(api::healthz))
         .route("/readyz", get(api::readyz))
         .route("/metrics", get(api::metrics))
@@ -87,6 +95,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/v1/history/accept", post(api::accept_history))
         .fallback(api::nothing_here)
         .method_not_allowed_fallback(api::wrong_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), access::guard))
         .with_state(shared)
 }
 

@@ -5,6 +5,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::model::{Source, Upstream};
+use super::pointer::Pointer;
 
 const UPSTREAM: &str = "http://host or http://host:port";
 
@@ -142,26 +143,37 @@ pub(super) fn is_account(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@:~+-".contains(&b))
 }
 
-pub(super) const SOURCES: &str = "path:NAME, query:KEY, header:NAME or static:NAME, or a list of them";
+pub(super) const SOURCES: &str = "path:NAME, query:KEY, header:NAME, bearer, json:/POINTER, form:FIELD, multipart:FIELD or \
+                                  static:NAME, or a list of them";
 
 /// Parses where the account is.
 pub(super) fn source(text: &str) -> Result<Source, String> {
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
     match kind {
-        "bearer" | "json" | "form" | "multipart" => Err(format!("is not built yet; allowed: {SOURCES}")),
-        "path" | "query" | "header" | "static" if name.is_empty() => {
+        "bearer" if text == kind => Ok(Source::Bearer),
+        "bearer" => Err(format!("names something; allowed: {SOURCES}")),
+        "path" | "query" | "header" | "json" | "form" | "multipart" | "static" if name.is_empty() => {
             Err(format!("names nothing; allowed: {SOURCES}"))
         }
         "path" => Ok(Source::Path(name.to_owned())),
-        "query" if name.len() <= 128 && !name.contains(char::is_control) => {
-            Ok(Source::Query(name.to_owned()))
-        }
-        "query" => Err("no key; allowed: up to 128 characters".to_owned()),
+        "query" => key(name).map(Source::Query),
+        "form" => key(name).map(Source::Form),
+        "multipart" => key(name).map(Source::Multipart),
+        "json" => Pointer::parse(name).map(Source::Json),
         "header" => header(name).map(Source::Header),
         "static" if is_account(name) => Ok(Source::Static(name.to_owned())),
         "static" => Err("no account; allowed: 1 to 128 of A-Z a-z 0-9 . _ @ : ~ + -, not . or ..".to_owned()),
         _ => Err(format!("unknown; allowed: {SOURCES}")),
     }
+}
+
+/// Checks the key of a query or a form: one that every reader takes for itself.
+pub(super) fn key(name: &str) -> Result<String, String> {
+    let plain = |c: char| !c.is_control() && !c.is_whitespace() && !"[]&;=\"\\%+".contains(c);
+    if (1..=128).contains(&name.len()) && name.chars().all(plain) {
+        return Ok(name.to_owned());
+    }
+    Err("no key; allowed: 1 to 128 characters without spaces and [ ] & ; = % + \\ and quotes".to_owned())
 }
 
 /// Headers that the gateway removes or makes itself: the sender would not see the account that was judged.
@@ -299,8 +311,12 @@ mod tests {
             assert!(source(bad).is_err(), "{bad}");
         }
         assert!(source(&format!("static:{}", "a".repeat(129))).is_err());
-        for later in ["bearer", "json:/a", "form:a", "multipart:a"] {
-            assert!(source(later).unwrap_err().contains("not built yet"), "{later}");
+        assert_eq!(source("bearer"), Ok(Source::Bearer));
+        assert_eq!(source("form:wxid"), Ok(Source::Form("wxid".into())));
+        assert_eq!(source("multipart:wxid"), Ok(Source::Multipart("wxid".into())));
+        assert_eq!(source("json:/data/guid"), Ok(Source::Json(Pointer::parse("/data/guid").unwrap())));
+        for bad in ["bearer:x", "json:", "json:guid", "form:", "form:a b", "multipart:a[]", "query:a;b"] {
+            assert!(source(bad).is_err(), "{bad}");
         }
     }
 }

@@ -75,7 +75,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// Counted from 1. An offset inside a character counts as that character, one past the end as the end.
-fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+pub(super) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let mut line = 1;
     let mut column = 1;
     for (at, c) in text.char_indices() {

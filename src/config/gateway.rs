@@ -5,46 +5,55 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use super::address;
+use super::auth;
 use super::error::{Problem, Read};
 use super::model::{
-    Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    OnHistoryReset, Route, Secret, Shutdown, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat,
+    Metrics, OnHistoryReset, Route, Secret, Shutdown, Tls, TlsListener, ZkAuth, ZooKeeper,
 };
 use super::route;
 use super::section::Section;
+use super::tls;
 use super::tree::Node;
 use super::value::{
     DAY, address as socket, choice, count, duration, flag, parsed, parsed_url, size, timeout,
 };
+use crate::key::Key;
 
 /// A staleness above this would be no fence.
 const STALENESS_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Reads the whole tree. `None` only with problems.
+/// Reads the whole tree; files that it names are relative to `folder`. `None` only with problems.
 pub(super) fn read(
     root: &Node,
     env: &BTreeMap<String, String>,
+    folder: &Path,
     problems: &mut Vec<Problem>,
 ) -> Option<Config> {
     let mut top = Section::new("the file", Some(root));
-    let listen = listen(top.table("listen"), problems);
+    let listeners = top.table("listen");
+    let auth = auth::read(top.table("auth"), problems);
+    let listen = listen(listeners, &auth, problems);
     let zookeeper = coordination(&mut top, env, problems);
     let election = election(top.table("election"), problems);
     let freshness = freshness(top.table("freshness"), problems);
     let handover = handover(top.table("handover"), problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
-    let routes = routes(&mut top, sections, &handover, &limits, problems);
+    let shared = route::Shared { handover: &handover, limits: &limits, folder };
+    let routes = routes(&mut top, sections, &shared, problems);
     let metrics = metrics(top.table("metrics"), problems);
     let log = log(top.table("log"), problems);
     let shutdown = shutdown(top.table("shutdown"), &routes, problems);
-    top.not_built(&["auth", "trusted_proxies", "etcd", "embedded", "agent", "hooks"]);
+    top.not_built(&["trusted_proxies", "etcd", "embedded", "agent", "hooks"]);
     top.finish(problems);
     Some(Config {
         listen,
+        auth,
         zookeeper: zookeeper?,
         election,
         freshness,
@@ -57,18 +66,27 @@ pub(super) fn read(
     })
 }
 
-fn listen(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Listen {
+fn listen(mut section: Section<'_>, auth: &Auth, problems: &mut Vec<Problem>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listen = Listen {
         proxy: section.take("proxy", socket, local(8080)),
         admin: section.take("admin", socket, local(9090)),
+        insecure: section.take("insecure", flag, false),
+        tls: tls::read(section.node("tls"), problems),
     };
+    let guarded = |listener, keys: &[Key]| {
+        let asks = |tls: &Tls| tls.client_ca.is_some() && tls.listeners.contains(&listener);
+        listen.insecure || !keys.is_empty() || listen.tls.as_ref().is_some_and(asks)
+    };
+    let (proxy, admin) = (TlsListener::Proxy, TlsListener::Admin);
+    auth::check_exposed(&mut section, "proxy", listen.proxy, "keys", guarded(proxy, &auth.keys));
+    auth::check_exposed(&mut section, "admin", listen.admin, "admin_keys", guarded(admin, &auth.admin_keys));
     if listen.proxy == listen.admin && listen.proxy.port() != 0 {
         let place = section.place_of("admin");
         section
             .problem(&place, format!("`admin`: {} is the proxy's; allowed: another address", listen.admin));
     }
-    section.not_built(&["elections", "tls", "trusted_proxies"]);
+    section.not_built(&["elections", "trusted_proxies"]);
     section.finish(problems);
     listen
 }
@@ -219,13 +237,11 @@ fn handover(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Handover {
 fn routes(
     top: &mut Section<'_>,
     sections: Vec<Section<'_>>,
-    handover: &Handover,
-    limits: &Limits,
+    shared: &route::Shared<'_>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Route> {
     let none = sections.is_empty();
-    let routes =
-        sections.into_iter().filter_map(|section| route::read(section, handover, limits, problems)).collect();
+    let routes = sections.into_iter().filter_map(|section| route::read(section, shared, problems)).collect();
     if none {
         let place = top.place_of("route");
         top.problem(

@@ -5,14 +5,19 @@
 //! ever ignored: an unknown key, a value out of bounds and a feature that is not built are all refused.
 
 mod address;
+mod auth;
 mod env;
 mod error;
 mod gateway;
+mod identity;
 mod model;
+mod pointer;
+mod refusal;
 mod rewrite;
 mod route;
 mod section;
 mod template;
+mod tls;
 mod tree;
 mod value;
 
@@ -24,10 +29,14 @@ use std::path::Path;
 
 pub use error::ConfigError;
 use error::{Place, Problem};
+pub use identity::{Identity, Table, hash};
 pub use model::{
-    Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Election, Freshness, Handover, JsonValue, Layout, Level, Limits, Listen, Log,
+    LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream,
+    ZkAuth, ZooKeeper,
 };
+pub use pointer::Pointer;
+pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
 
@@ -55,7 +64,7 @@ pub fn load(path: &Path, env: impl IntoIterator<Item = (String, String)>) -> Res
     }
 }
 
-/// The same for `text`; `file_name` is what problems are reported with.
+/// The same for `text`; `file_name` is what problems are reported with, and files that it names are relative to its folder.
 ///
 /// # Errors
 /// [`ConfigError`] with every problem that was found.
@@ -66,14 +75,20 @@ pub fn parse(
 ) -> Result<Config, ConfigError> {
     let env: BTreeMap<String, String> = env.into_iter().collect();
     let mut problems = Vec::new();
-    let config = check(text, &env, &mut problems);
+    let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
+    let config = check(text, &env, folder, &mut problems);
     match config {
         Some(config) if problems.is_empty() => Ok(config),
         _ => Err(ConfigError::new(file_name, text, problems)),
     }
 }
 
-fn check(text: &str, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) -> Option<Config> {
+fn check(
+    text: &str,
+    env: &BTreeMap<String, String>,
+    folder: &Path,
+    problems: &mut Vec<Problem>,
+) -> Option<Config> {
     let mut root = match tree::parse(text) {
         Ok(root) => root,
         Err(problem) => {
@@ -90,7 +105,7 @@ fn check(text: &str, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>
         return None;
     }
     env::apply(&mut root, env, problems);
-    gateway::read(&root, env, problems)
+    gateway::read(&root, env, folder, problems)
 }
 
 /// The process's environment, for [`load`]. A variable that is not UTF-8 is passed on with its bad bytes replaced, so

@@ -4,16 +4,25 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
+
+use super::identity::Identity;
+use super::pointer::Pointer;
+use super::refusal::Form;
 use super::rewrite::Rewrite;
 use super::template::Template;
+use crate::key::Key;
 
 /// A whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// `[listen]`
     pub listen: Listen,
+    /// `[auth]`
+    pub auth: Auth,
     /// `[zookeeper]`
     pub zookeeper: ZooKeeper,
     /// `[election]`
@@ -41,6 +50,45 @@ pub struct Listen {
     pub proxy: SocketAddr,
     /// The admin listener, never reachable through the proxy's.
     pub admin: SocketAddr,
+    /// Whether listeners that others can reach may do without keys.
+    pub insecure: bool,
+    /// `[listen.tls]`; `None`: without.
+    pub tls: Option<Tls>,
+}
+
+/// What is shown to callers over TLS, and asked of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The chain of certificates, PEM, our own first.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// Whose certificates callers must show, PEM; `None`: they show none.
+    pub client_ca: Option<PathBuf>,
+    /// The names one of which a caller's certificate must be for. Empty: any.
+    pub client_names: Vec<ServerName<'static>>,
+    /// The same for the admin listener.
+    pub admin_names: Vec<ServerName<'static>>,
+    /// Which listeners.
+    pub listeners: Vec<TlsListener>,
+}
+
+/// A listener that may speak TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsListener {
+    /// The proxy.
+    Proxy,
+    /// The admin listener.
+    Admin,
+}
+
+/// Who may come. Without keys: whoever can reach the listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Auth {
+    /// The keys that the proxy takes.
+    pub keys: Vec<Key>,
+    /// The keys that the admin listener takes; they have no accounts.
+    pub admin_keys: Vec<Key>,
 }
 
 /// The ensemble that holds the elections.
@@ -173,8 +221,18 @@ pub enum Mode {
 pub struct Route {
     /// The paths it takes.
     pub path: Template,
+    /// The keys that a query must have, each once and with this value.
+    pub query: Vec<(String, String)>,
+    /// The values that a JSON body must have.
+    pub json: Vec<(Pointer, JsonValue)>,
     /// Where the account is: all that are present must agree. Empty only where `mode` is [`Mode::Deny`].
     pub account: Vec<Source>,
+    /// Whether [`Source::Json`] may also be a whole number.
+    pub json_integer: bool,
+    /// How what is found there becomes an account's name.
+    pub identity: Identity,
+    /// How refusals look; `None`: problem+json.
+    pub refusal: Option<Form>,
     /// The sender.
     pub upstream: Upstream,
     /// What is done with a request.
@@ -223,8 +281,49 @@ pub enum Source {
     Query(String),
     /// The value of this header.
     Header(http::HeaderName),
+    /// What `Authorization` says after `Bearer`.
+    Bearer,
+    /// The value of a JSON body at this place.
+    Json(Pointer),
+    /// The value of this field of an `application/x-www-form-urlencoded` body.
+    Form(String),
+    /// The value of this field of a `multipart/form-data` body.
+    Multipart(String),
     /// Always this account; a well-formed name.
     Static(String),
+}
+
+impl Source {
+    /// Whether it is in the body.
+    #[must_use]
+    pub fn is_in_body(&self) -> bool {
+        matches!(self, Self::Json(_) | Self::Form(_) | Self::Multipart(_))
+    }
+}
+
+/// As it is written in a route.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(name) => write!(f, "path:{name}"),
+            Self::Query(key) => write!(f, "query:{key}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Bearer => f.write_str("bearer"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+            Self::Form(key) => write!(f, "form:{key}"),
+            Self::Multipart(key) => write!(f, "multipart:{key}"),
+            Self::Static(name) => write!(f, "static:{name}"),
+        }
+    }
+}
+
+/// A value of a JSON body that a route can ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JsonValue {
+    /// This string.
+    Text(String),
+    /// This whole number.
+    Integer(i64),
 }
 
 /// What is read, waited for and kept at most.

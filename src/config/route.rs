@@ -2,11 +2,15 @@
 //!
 //! It never compares routes with each other: the first that matches wins, and that is the operator's order.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::address;
 use super::error::{Problem, Read, quote};
-use super::model::{Handover, Limits, Mode, Route, Source, Upstream};
+use super::identity::{self, Identity};
+use super::model::{Handover, JsonValue, Limits, Mode, Route, Source, Upstream};
+use super::pointer::Pointer;
+use super::refusal;
 use super::rewrite::Rewrite;
 use super::section::Section;
 use super::template::Template;
@@ -16,13 +20,21 @@ use super::value::{choice, count, flag, list, one_or_list, parsed, parsed_url, s
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+/// What a route takes its bounds from, and where files that it names are.
+#[derive(Debug)]
+pub(super) struct Shared<'a> {
+    pub(super) handover: &'a Handover,
+    pub(super) limits: &'a Limits,
+    pub(super) folder: &'a Path,
+}
+
 /// Reads one route. `None` only with problems.
 pub(super) fn read(
     mut section: Section<'_>,
-    handover: &Handover,
-    limits: &Limits,
+    shared: &Shared<'_>,
     problems: &mut Vec<Problem>,
 ) -> Option<Route> {
+    let Shared { handover, limits, folder } = *shared;
     let seconds = Duration::from_secs;
     let path = section.need("path", PATH, parsed(PATH, Template::parse));
     let mode = section.take(
@@ -66,12 +78,26 @@ pub(super) fn read(
         let most = limits.max_in_flight;
         section.problem(&place, format!("`max_in_flight`: above that of [limits]; allowed: 1 to {most}"));
     }
-    section.optional("identity", identity);
-    section.not_built(&["query", "json", "json_integer", "refusal"]);
+    let query = section.take("query", query, Vec::new());
+    let json = section.take("json", json, Vec::new());
+    let json_integer = section.take("json_integer", flag, false);
+    let identity = section.take("identity", |node| identity::read(node, folder), Identity::Plain);
+    let fixed = account.iter().flatten().any(|source| matches!(source, Source::Static(_)));
+    if fixed && identity.is_secret() {
+        let place = section.place_of("identity");
+        section.problem(&place, "`identity`: static:NAME names an account already; allowed: \"plain\"");
+    }
+    let refusal =
+        section.is_there("refusal").then(|| refusal::read(section.table("refusal"), problems)).flatten();
     section.finish(problems);
     Some(Route {
         path: path?,
+        query,
+        json,
         account: account?,
+        json_integer,
+        identity,
+        refusal,
         upstream: upstream?,
         mode,
         methods,
@@ -120,14 +146,42 @@ fn upstream(node: &Node) -> Read<Upstream> {
     parsed_url("\"http://host:port\"", address::upstream)(node)
 }
 
-/// How a value becomes an account's name. Only as it is, so far.
-fn identity(node: &Node) -> Read<()> {
-    match node.text() {
-        Some("plain") => Ok(()),
-        Some(text) if text == "sha256" || text.starts_with("map:") => {
-            node.refuse(format!("{} is not built yet; allowed: \"plain\"", node.show()))
+/// Keys of a query and their values.
+fn query(node: &Node) -> Read<Vec<(String, String)>> {
+    const ALLOWED: &str = "a table such as { type = \"2\" }";
+    pairs(node, ALLOWED, |name, value| match value.text() {
+        Some(text) => address::key(name).map(|key| (key, text.to_owned())).or_else(|why| value.refuse(why)),
+        None => value.refuse_type("a string, as it stands in the query"),
+    })
+}
+
+/// Places of a JSON body and their values.
+fn json(node: &Node) -> Read<Vec<(Pointer, JsonValue)>> {
+    const ALLOWED: &str = "a table such as { \"/path\" = \"/msg/send_text\" }";
+    pairs(node, ALLOWED, |name, value| {
+        let pointer = Pointer::parse(name).or_else(|why| value.refuse(format!("{}: {why}", quote(name))))?;
+        match (&value.value, value.text()) {
+            (Value::Integer(number), None) => match i64::try_from(*number) {
+                Ok(number) => Ok((pointer, JsonValue::Integer(number))),
+                Err(_) => value.refuse("out of bounds; allowed: a string or a whole number of 64 bits"),
+            },
+            (_, Some(text)) => Ok((pointer, JsonValue::Text(text.to_owned()))),
+            (_, None) => value.refuse_type("a string or a whole number"),
         }
-        Some(_) => node.refuse(format!("{} is unknown; allowed: \"plain\"", node.show())),
-        None => node.refuse_type("\"plain\""),
+    })
+}
+
+fn pairs<T>(node: &Node, allowed: &str, read: impl Fn(&str, &Node) -> Read<T>) -> Read<Vec<T>> {
+    let Value::Table(entries) = &node.value else { return node.refuse_type(allowed) };
+    if entries.is_empty() {
+        return node.refuse(format!("the table is empty; allowed: {allowed}"));
     }
+    let (mut values, mut problems) = (Vec::new(), Vec::new());
+    for entry in entries {
+        match read(&entry.key, &entry.node) {
+            Ok(value) => values.push(value),
+            Err(more) => problems.extend(more),
+        }
+    }
+    if problems.is_empty() { Ok(values) } else { Err(problems) }
 }

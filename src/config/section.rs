@@ -58,6 +58,11 @@ impl<'n> Section<'n> {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
+    /// Whether `key` is there.
+    pub(super) fn is_there(&mut self, key: &'static str) -> bool {
+        self.node(key).is_some()
+    }
+
     /// Where the value of `key` stands; where it is absent, where the table does.
     pub(super) fn place_of(&self, key: &str) -> Place {
         let entry = self.entries.iter().find(|entry| entry.key == key);

@@ -2,17 +2,19 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::sync::Arc;
 
-/// An account's name: 1 to 128 of `A-Z a-z 0-9 . _ @ : ~ + -`, not `.` or `..`. Cheap to clone.
+use smol_str::SmolStr;
+
+/// An account's name: 1 to 128 of `A-Z a-z 0-9 . _ @ : ~ + -`, not `.` or `..`. Cheap to clone. A short one lies
+/// where it is kept: comparing it in a large map touches no other memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AccountName(Arc<str>);
+pub struct AccountName(SmolStr);
 
 impl AccountName {
     /// The name, if it is one.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
-        Self::allows(name).then(|| Self(Arc::from(name)))
+        Self::allows(name).then(|| Self(SmolStr::new(name)))
     }
 
     /// Whether `name` is a name.

@@ -28,6 +28,18 @@ pub enum Broken {
     /// Nothing came for too long.
     #[error("the caller's body did not arrive in time")]
     Slow,
+    /// What looks through it refuses it.
+    #[error("the caller's body could be read in two ways")]
+    Ambiguous,
+}
+
+/// Looks through the part of a body that passes while the request is sent.
+pub trait Screen: Send + std::fmt::Debug {
+    /// Looks at the next piece; false if it must not be passed on.
+    fn look(&mut self, data: &[u8]) -> bool;
+
+    /// The same for the end. Asked before the last piece is passed on, where that is known to be the last.
+    fn end(&mut self) -> bool;
 }
 
 /// Zero: it is still being sent.
@@ -61,6 +73,8 @@ pub struct Rest {
     pub most: u64,
     /// How long it may pause.
     pub pause: Duration,
+    /// What looks through it.
+    pub screen: Option<Box<dyn Screen>>,
 }
 
 #[derive(Debug)]
@@ -70,6 +84,20 @@ struct Streaming {
     most: u64,
     pause: Duration,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Taken at the end.
+    screen: Option<Box<dyn Screen>>,
+}
+
+impl Streaming {
+    /// Whether what looks through it lets a piece pass.
+    fn passes(&mut self, data: &[u8], is_last: bool) -> bool {
+        let Some(screen) = &mut self.screen else { return true };
+        screen.look(data) && (!is_last || self.ends_well())
+    }
+
+    fn ends_well(&mut self) -> bool {
+        self.screen.take().is_none_or(|mut screen| screen.end())
+    }
 }
 
 /// A request's body.
@@ -94,8 +122,8 @@ impl RequestBody {
     #[must_use]
     pub fn streaming(frames: VecDeque<Bytes>, rest: Rest) -> (Self, Progress) {
         let mut body = Self::buffered(frames);
-        let Rest { incoming, most, pause } = rest;
-        body.rest = Some(Streaming { incoming: Some(incoming), most, pause, timer: None });
+        let Rest { incoming, most, pause, screen } = rest;
+        body.rest = Some(Streaming { incoming: Some(incoming), most, pause, timer: None, screen });
         let progress = Progress::default();
         body.progress = Some(progress.clone());
         (body, progress)
@@ -119,10 +147,15 @@ impl RequestBody {
                         Some(most) => rest.most = most,
                         None => return Poll::Ready(Some(Err(Broken::TooLarge))),
                     }
+                    let is_last = incoming.is_end_stream();
+                    if !rest.passes(&data, is_last) {
+                        return Poll::Ready(Some(Err(Broken::Ambiguous)));
+                    }
                     return Poll::Ready(Some(Ok(data)));
                 }
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(Broken::Left))),
-                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(None) if rest.ends_well() => return Poll::Ready(None),
+                Poll::Ready(None) => return Poll::Ready(Some(Err(Broken::Ambiguous))),
                 Poll::Pending => {
                     let timer = rest.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(rest.pause)));
                     return match timer.as_mut().poll(cx) {

@@ -228,18 +228,21 @@ impl<A: Authority> Exchange<A> {
     }
 
     /// Sends, and reads what has to be read before the answer is passed on.
-    async fn run(&mut self) -> Result<(Answer, Option<Incoming>), Failure> {
+    async fn run(&mut self) -> Result<(Answer, End, Option<Incoming>), Failure> {
         let (head, mut body) = self.send().await?.into_parts();
         if head.status.is_informational() {
             let why =
                 format!("the sender answered {} to a request that asked for no such thing", head.status);
             return Err(Failure::new(Code::UpstreamFailed, why));
         }
-        let buffer = if is_event_stream(&head) { 0 } else { self.bounds.answer_buffer };
+        let says = Says::of(&head);
+        // Events are passed on as they come: whoever asked for them waits for each.
+        let buffer = if says.events { 0 } else { self.bounds.answer_buffer };
         let mut frames = VecDeque::new();
         let whole = self.receive(&mut body, buffer, &mut frames).await?;
         let kept = self.kept.take();
-        Ok((Answer { head, body: AnswerBody::Whole(frames), kept }, (!whole).then_some(body)))
+        let end = says.end(head.version);
+        Ok((Answer { head, body: AnswerBody::Whole(frames), kept }, end, (!whole).then_some(body)))
     }
 
     /// The exchange is over. Gives the connection back if both messages are through; closes it if it may not be used
@@ -324,13 +327,13 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
     let mut exchange = begin(pool, outgoing, authority);
     async move {
         match exchange.run().await {
-            Ok((answer, None)) => {
-                exchange.finish(end_of(&answer.head)).await;
+            Ok((answer, end, None)) => {
+                exchange.finish(end).await;
                 drop(exchange);
                 ended(None);
                 Ok(answer)
             }
-            Ok((answer, Some(rest))) => Ok(pass_on(exchange, answer, rest, ended)),
+            Ok((answer, end, Some(rest))) => Ok(pass_on(exchange, answer, end, rest, ended)),
             Err(failure) => {
                 exchange.finish(End::Broken).await;
                 drop(exchange);
@@ -352,37 +355,51 @@ fn begin<A: Authority>(pool: &Arc<Pool>, outgoing: Outgoing, authority: A) -> Ex
 fn pass_on<A: Authority>(
     exchange: Exchange<A>,
     answer: Answer,
+    end: End,
     rest: Incoming,
     ended: impl FnOnce(Option<Code>) + Send + 'static,
 ) -> Answer {
     let Answer { head, body, kept } = answer;
     let (AnswerBody::Whole(frames) | AnswerBody::Partial(frames, _)) = body;
     let (caller, passed_on) = mpsc::channel(8);
-    let end = end_of(&head);
     tokio::spawn(exchange.pump(rest, end, caller, ended));
     Answer { head, body: AnswerBody::Partial(frames, passed_on), kept }
 }
 
-/// Whether another request may follow on the connection, as far as the answer's head says.
-fn end_of(head: &http::response::Parts) -> End {
-    let closes = |value: &http::HeaderValue| {
-        value
-            .to_str()
-            .is_ok_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close")))
-    };
-    // Framed in both ways, the sender may mean another end than the one that was read.
-    let framed_twice = head.headers.contains_key(header::TRANSFER_ENCODING)
-        && head.headers.contains_key(header::CONTENT_LENGTH);
-    let reusable = head.version == http::Version::HTTP_11
-        && !framed_twice
-        && !head.headers.get_all(header::CONNECTION).iter().any(closes);
-    if reusable { End::Reusable } else { End::Whole }
+/// What an answer's head says, found in one pass.
+#[derive(Default)]
+struct Says {
+    length: bool,
+    coding: bool,
+    close: bool,
+    events: bool,
 }
 
-/// Events are passed on as they come: whoever asked for them waits for each.
-fn is_event_stream(head: &http::response::Parts) -> bool {
-    head.headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+impl Says {
+    fn of(head: &http::response::Parts) -> Self {
+        let mut says = Self::default();
+        for (name, value) in &head.headers {
+            let value = value.as_bytes();
+            if name == header::CONTENT_LENGTH {
+                says.length = true;
+            } else if name == header::TRANSFER_ENCODING {
+                says.coding = true;
+            } else if name == header::CONNECTION {
+                let is_close = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(b"close");
+                says.close |= value.split(|byte| *byte == b',').any(is_close);
+            } else if name == header::CONTENT_TYPE {
+                const EVENTS: &[u8] = b"text/event-stream";
+                let start = value.trim_ascii_start().get(..EVENTS.len());
+                says.events |= start.is_some_and(|start| start.eq_ignore_ascii_case(EVENTS));
+            }
+        }
+        says
+    }
+
+    /// Whether another request may follow on the connection. Framed in both ways, the sender may mean another end than the
+    /// one that was read.
+    fn end(&self, version: http::Version) -> End {
+        let reusable = version == http::Version::HTTP_11 && !(self.length && self.coding) && !self.close;
+        if reusable { End::Reusable } else { End::Whole }
+    }
 }

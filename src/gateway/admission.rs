@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, Identity, Send};
 use super::parking::{Bounds, park};
-use super::proofs::Proven;
+use super::proofs::{Proven, Relay};
 use super::registry::Registry;
 use crate::clock::{Clock, Moment};
 use crate::code::Code;
@@ -118,6 +118,8 @@ enum Look {
 pub struct Judge<'a> {
     /// The accounts.
     pub registry: &'a Arc<Registry>,
+    /// Where proofs arrive on this thread.
+    pub relay: &'a Relay,
     /// The rules.
     pub rules: &'a Rules,
     /// Which account; known to be a name.
@@ -233,7 +235,7 @@ impl Judge<'_> {
     }
 
     async fn prove(&self, deadline: Moment) -> Result<Proven, Refused> {
-        self.registry.proofs.after_now(deadline).await.ok_or_else(|| Code::ViewUnproven.into())
+        self.relay.after_now(&self.registry.proofs, deadline).await.ok_or_else(|| Code::ViewUnproven.into())
     }
 
     fn park(&self) -> Result<super::parking::Parked, Refused> {

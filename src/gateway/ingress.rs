@@ -2,7 +2,7 @@
 //!
 //! Read this from top to bottom, and [`plan`](super::plan) beside it, to know in which order things happen.
 
-use std::net::IpAddr;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -11,12 +11,12 @@ use hyper::body::{Body, Incoming};
 
 use super::activity::Busy;
 use super::events::Event;
-use super::fields::{Ending, Fields, Once};
 use super::journey::{Journey, RunToEnd};
-use super::outgoing::{self, Came};
+use super::outgoing::{self, Came, Peer};
 use super::plan::{Go, Rejected, decide};
 use super::reply::{self, Known, ReplyBody, VERDICT};
-use super::service::{Enlisted, Gateway, Worker};
+use super::service::{Enlisted, Gateway, Route, Worker};
+use crate::claim::fields::{Ending, Fields, Once};
 use crate::clock::wall_ms;
 use crate::code::Code;
 use crate::fence::name::AccountName;
@@ -28,10 +28,10 @@ use crate::telemetry::Verdict;
 /// Serves one request. Dropped before the permit, the request is withdrawn; after it, the send runs to its end.
 pub(super) async fn serve(
     worker: Arc<Worker>,
-    peer: IpAddr,
+    peer: Peer,
     request: Request<Incoming>,
     busy: Arc<Busy>,
-) -> Response<ReplyBody> {
+) -> Result<Response<ReplyBody>, Infallible> {
     let gateway = &worker.gateway;
     let (parts, mut incoming) = request.into_parts();
     let fields = Fields::of(&parts.headers);
@@ -39,8 +39,8 @@ pub(super) async fn serve(
     let enlisted = worker.enlist(request_id(&fields));
     let send = Arc::clone(&enlisted.send);
     let mut journey = Journey::begin(Arc::clone(gateway));
-    let planned = match decide(gateway, &parts, &fields) {
-        Ok(plan) => plan.run(gateway, &parts, &mut incoming, &mut journey, &send).await,
+    let planned = match decide(gateway, &parts, &fields, !incoming.is_end_stream()) {
+        Ok(mut plan) => plan.run(&worker, &parts, &fields, &mut incoming, &mut journey, &send).await,
         Err(rejected) => Err(rejected),
     };
     let mut reply = match planned {
@@ -65,7 +65,7 @@ pub(super) async fn serve(
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     reply.body_mut().watch(busy);
-    reply
+    Ok(reply)
 }
 
 /// Kept if it is fit to be a log field, else made.
@@ -88,7 +88,7 @@ fn request_id(fields: &Fields<'_>) -> HeaderValue {
 /// waits for it.
 fn take_off(
     worker: &Worker,
-    peer: IpAddr,
+    peer: Peer,
     parts: Parts,
     ending: Ending,
     incoming: Incoming,
@@ -126,7 +126,7 @@ fn take_off(
         bounds,
         memory: route.memory.clone(),
     };
-    let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim };
+    let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim, route };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);
         drop(enlisted);
@@ -139,6 +139,7 @@ struct Landing {
     verdict: HeaderValue,
     account: HeaderValue,
     claim: Option<Claim>,
+    route: Arc<Route>,
 }
 
 impl Landing {
@@ -153,7 +154,8 @@ impl Landing {
             Err(Failure { code, detail }) => {
                 let account = self.account.to_str().ok();
                 gateway.registry.tell(|| refusal(account, code, request_id));
-                let known = Known { account, claim: self.claim.as_ref(), ..Known::default() };
+                let form = self.route.config.refusal.as_ref();
+                let known = Known { account, claim: self.claim.as_ref(), form, ..Known::default() };
                 return reply::problem(code, &detail, request_id, &known);
             }
         };
@@ -191,6 +193,7 @@ fn refuse(gateway: &Gateway, rejected: &Rejected<'_>, request_id: &HeaderValue) 
         claim: rejected.claim.as_ref(),
         current: rejected.current.as_deref(),
         allow: rejected.allow.as_deref(),
+        form: rejected.form,
     };
     reply::problem(rejected.code, &rejected.detail, request_id, &known)
 }

@@ -3,17 +3,15 @@
 //! [`ingress`] is the way of a request, step by step; [`admission`] is where it is judged; [`registry`] is what it is
 //! judged by; [`follower`] keeps that current; [`server`] runs it all.
 
+mod access;
 pub mod activity;
 pub mod admission;
 mod allowed;
 pub mod body;
-pub mod claim;
 pub mod connection;
 pub mod entry;
 pub mod events;
-pub mod fields;
 pub mod follower;
-pub mod head;
 mod ingress;
 pub mod journey;
 pub mod outgoing;

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
 use super::entry::Identity;
-use super::fields::{Ending, Fields, is_fencing};
-use super::head::connection_tokens;
 use super::reply::REQUEST_ID;
+use crate::claim::fields::{Ending, Fields, is_fencing};
+use crate::claim::head::connection_tokens;
 
 const ACCOUNT: HeaderName = HeaderName::from_static("x-fencing-account");
 const SEQ: HeaderName = HeaderName::from_static("x-fencing-seq");
@@ -27,9 +27,11 @@ fn strip(headers: &mut HeaderMap, ending: Ending) {
         others.extend(headers.keys().filter(|name| is_fencing(name.as_str())).cloned());
     }
     if ending.has_connection() {
-        let named = connection_tokens(headers)
-            .filter_map(|token| HeaderName::from_bytes(token.ok()?.as_bytes()).ok());
-        others.extend(named);
+        // The two that nearly all of them say name nothing that is not known to end here.
+        let says_more =
+            |token: &&str| !token.eq_ignore_ascii_case("keep-alive") && !token.eq_ignore_ascii_case("close");
+        let named = connection_tokens(headers).filter_map(Result::ok).filter(says_more);
+        others.extend(named.filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok()));
     }
     for name in ending.names() {
         headers.remove(name);
@@ -48,11 +50,20 @@ pub enum Sender<'a> {
     Unjudged(&'a str),
 }
 
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether it is spoken to over TLS.
+    pub tls: bool,
+}
+
 /// How a request came in.
 #[derive(Debug)]
 pub struct Came<'a> {
-    /// The caller's address.
-    pub peer: IpAddr,
+    /// The caller.
+    pub peer: Peer,
     /// The Host it asked for.
     pub host: Option<&'a str>,
     /// Over which version of HTTP.
@@ -89,8 +100,8 @@ pub fn to_sender(
         }
     }
     headers.insert(REQUEST_ID, request_id.clone());
-    headers.insert(FORWARDED_FOR, address(came.peer));
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    headers.insert(FORWARDED_FOR, address(came.peer.address));
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(if came.peer.tls { "https" } else { "http" }));
     match came.host.and_then(|host| HeaderValue::from_str(host).ok()) {
         Some(asked) => headers.insert(FORWARDED_HOST, asked),
         None => headers.remove(FORWARDED_HOST),
@@ -164,7 +175,8 @@ mod tests {
         ] {
             headers.append(name, HeaderValue::from_static(value));
         }
-        let came = Came { peer: "10.0.0.1".parse().unwrap(), host: Some("asked"), version: Version::HTTP_11 };
+        let peer = Peer { address: "10.0.0.1".parse().unwrap(), tls: false };
+        let came = Came { peer, host: Some("asked"), version: Version::HTTP_11 };
         let ending = Fields::of(&headers).ending;
         to_sender(
             &mut headers,

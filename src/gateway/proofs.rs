@@ -4,10 +4,12 @@
 //! came back. Barriers are numbered in the order in which they begin, over all links, so "later" needs no clock. This file
 //! never talks to the coordination service.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
 use crate::fence::account::Proof;
@@ -62,19 +64,7 @@ impl Proofs {
         self.latest().filter(|proven| self.clock.now().since(proven.begun_at) <= age)
     }
 
-    /// A proof that begins after this call, or `None` at `deadline`. Dropping the future withdraws nothing and
-    /// costs at most one barrier.
-    pub async fn after_now(&self, deadline: Moment) -> Option<Proven> {
-        let want = self.want();
-        let mut proven = self.proven.subscribe();
-        let enough = |proven: &Option<Proven>| proven.is_some_and(|proven| proven.proof.order.0 >= want);
-        let wait = deadline.until(self.clock.now());
-        let found = tokio::time::timeout(wait, proven.wait_for(enough)).await.ok()?.ok()?;
-        // The timer only wakes: after a pause of the machine the deadline may be long past.
-        found.filter(|_| self.clock.now() <= deadline)
-    }
-
-    /// Wants a barrier that begins after this call; the lowest number that will do.
+    /// Asks for a proof that begins later than now; returns the number it has to have at least.
     pub(super) fn want(&self) -> u64 {
         // The barrier numbered `begun` may have been sent before this request was in; the next one cannot.
         let want = self.begun.load(SeqCst) + 1;
@@ -123,5 +113,57 @@ impl Proofs {
     /// Until somebody wants something. Cancel safe.
     pub async fn work(&self) {
         self.work.notified().await;
+    }
+}
+
+/// Hands proofs on to those who wait for them on one thread. Waking a task of another thread costs a system call each time;
+/// so a proof wakes one task of each thread, which wakes the others.
+#[derive(Debug)]
+pub struct Relay {
+    arrived: Arc<Notify>,
+    handing_on: JoinHandle<()>,
+}
+
+impl Relay {
+    /// Hands on in a task of its own until it is dropped; to be called on the thread of those who will wait, inside of its
+    /// runtime.
+    #[must_use]
+    pub fn start(proofs: &Proofs) -> Self {
+        let arrived = Arc::<Notify>::default();
+        let mut proven = proofs.proven.subscribe();
+        let own = Arc::clone(&arrived);
+        let handing_on = tokio::spawn(async move {
+            while proven.changed().await.is_ok() {
+                own.notify_waiters();
+            }
+        });
+        Self { arrived, handing_on }
+    }
+
+    /// A proof that begins after this call, or `None` at `deadline`. Dropping the future withdraws nothing and
+    /// costs at most one barrier.
+    pub async fn after_now(&self, proofs: &Proofs, deadline: Moment) -> Option<Proven> {
+        let want = proofs.want();
+        let found = async {
+            loop {
+                let mut arrived = std::pin::pin!(self.arrived.notified());
+                // Enabled before looking: what is published in between is not missed.
+                arrived.as_mut().enable();
+                if let Some(proven) = proofs.latest().filter(|proven| proven.proof.order.0 >= want) {
+                    return proven;
+                }
+                arrived.await;
+            }
+        };
+        let wait = deadline.until(proofs.clock.now());
+        let proven = tokio::time::timeout(wait, found).await.ok()?;
+        // The timer only wakes: after a pause of the machine the deadline may be long past.
+        (proofs.clock.now() <= deadline).then_some(proven)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.handing_on.abort();
     }
 }

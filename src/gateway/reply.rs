@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::code::{Code, Outcome};
+use crate::config::{Filling, Form};
 use crate::fence::token::Claim;
 use crate::fence::view::Holder;
 use crate::forward::memory::Kept;
@@ -24,6 +25,9 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// `X-Fencing-Verdict`.
 pub const VERDICT: HeaderName = HeaderName::from_static("x-fencing-verdict");
 const OUTCOME: HeaderName = HeaderName::from_static("x-fencing-outcome");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// HTTP wants a 401 to name a scheme; this one is the key's own header.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("X-Fencing-Key realm=\"fencegate\"");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// What is known of a request when it is answered.
@@ -37,23 +41,82 @@ pub struct Known<'a> {
     pub current: Option<&'a Holder>,
     /// The methods that a route allows, with `method_not_allowed`.
     pub allow: Option<&'a str>,
+    /// The form that its route gives a refusal; `None`: problem+json.
+    pub form: Option<&'a Form>,
 }
 
+/// The part of a problem that its code decides.
 #[derive(Serialize)]
-struct Problem<'a> {
+struct Kind<'a> {
     r#type: &'static str,
     title: &'static str,
     status: u16,
-    detail: &'a str,
     code: &'static str,
     outcome: &'static str,
-    request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    account: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    presented: Option<Presented>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    current: Option<Current<'a>>,
+    detail: &'a str,
+}
+
+impl<'a> Kind<'a> {
+    fn new(code: Code, detail: &'a str) -> Self {
+        Self {
+            r#type: code.urn(),
+            title: code.title(),
+            status: code.status(),
+            code: code.as_str(),
+            outcome: code.outcome().as_str(),
+            detail,
+        }
+    }
+
+    /// As JSON, without the closing brace.
+    fn open(&self) -> Vec<u8> {
+        let mut json = Vec::with_capacity(640);
+        write_json(&mut json, self);
+        json.pop();
+        json
+    }
+}
+
+/// What each code's problem begins with, where nothing more is known than the code: written once, because a zombie that
+/// retries without end gets it again and again.
+static KINDS: LazyLock<Vec<Vec<u8>>> =
+    LazyLock::new(|| Code::ALL.iter().map(|code| Kind::new(*code, advice(*code)).open()).collect());
+
+/// A structure of text and numbers can always be written.
+fn write_json(json: &mut Vec<u8>, value: &impl Serialize) {
+    let _ = serde_json::to_writer(json, value);
+}
+
+fn member(json: &mut Vec<u8>, name: &str, value: &impl Serialize) {
+    json.extend_from_slice(name.as_bytes());
+    write_json(json, value);
+}
+
+/// The body of a problem.
+fn document(code: Code, detail: &str, request_id: &HeaderValue, known: &Known<'_>) -> Vec<u8> {
+    let mut json = match KINDS.get(code.index()) {
+        Some(kind) if detail.is_empty() => {
+            let mut json = Vec::with_capacity(640);
+            json.extend_from_slice(kind);
+            json
+        }
+        Some(_) | None => Kind::new(code, detail).open(),
+    };
+    member(&mut json, ",\"request_id\":", &request_id.to_str().unwrap_or("-"));
+    if let Some(account) = known.account {
+        member(&mut json, ",\"account\":", &account);
+    }
+    if let Some(claim) = known.claim {
+        let presented = Presented { seq: claim.seq.0, session: claim.session.to_string() };
+        member(&mut json, ",\"presented\":", &presented);
+    }
+    if let Some(holder) = known.current {
+        let current =
+            Current { seq: holder.seq.0, instance_id: &holder.instance, active_since: holder.active_since };
+        member(&mut json, ",\"current\":", &current);
+    }
+    json.push(b'}');
+    json
 }
 
 #[derive(Serialize)]
@@ -78,6 +141,8 @@ pub const fn advice(code: Code) -> &'static str {
         Code::MalformedPath => "mend the path",
         Code::MalformedAccount => "name one account",
         Code::MalformedToken => "send the token as the election gave it",
+        Code::Unauthenticated => "send the key that its operator gave you, as X-Fencing-Key",
+        Code::AccountForbidden => "this key is for other accounts; ask the gateway's operator",
         Code::Denied => "this route refuses everything; ask its operator",
         Code::NoRoute => "no route matches this path; check the URL, or the gateway's routes",
         Code::UnknownAccount => {
@@ -127,27 +192,7 @@ pub const fn advice(code: Code) -> &'static str {
 /// The reply to a refusal or failure.
 #[must_use]
 pub fn problem(code: Code, detail: &str, request_id: &HeaderValue, known: &Known<'_>) -> Response<ReplyBody> {
-    let detail = if detail.is_empty() { advice(code) } else { detail };
-    let problem = Problem {
-        r#type: code.urn(),
-        title: code.title(),
-        status: code.status(),
-        detail,
-        code: code.as_str(),
-        outcome: code.outcome().as_str(),
-        request_id: request_id.to_str().unwrap_or("-"),
-        account: known.account,
-        presented: known
-            .claim
-            .map(|claim| Presented { seq: claim.seq.0, session: claim.session.to_string() }),
-        current: known.current.map(|holder| Current {
-            seq: holder.seq.0,
-            instance_id: &holder.instance,
-            active_since: holder.active_since,
-        }),
-    };
-    // A structure of text and numbers can always be written.
-    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    let body = document(code, detail, request_id, known);
     let mut reply = Response::new(ReplyBody::whole(body.into()));
     *reply.status_mut() = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = reply.headers_mut();
@@ -158,11 +203,41 @@ pub fn problem(code: Code, detail: &str, request_id: &HeaderValue, known: &Known
     if code.status() == 503 {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
+    if code == Code::Unauthenticated {
+        headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
+    }
     if let Some(allow) = known.allow.and_then(|allow| HeaderValue::from_str(allow).ok()) {
         headers.insert(header::ALLOW, allow);
     }
     debug_assert!(code.status() != 503 || code.outcome() == Outcome::NotSent);
+    if let Some(form) = known.form {
+        fill(&mut reply, form, code, detail, request_id, known.account);
+    }
     reply
+}
+
+/// Gives a refusal the form that its route has for clients that read bodies only. What the headers say stays true.
+fn fill(
+    reply: &mut Response<ReplyBody>,
+    form: &Form,
+    code: Code,
+    detail: &str,
+    request_id: &HeaderValue,
+    account: Option<&str>,
+) {
+    let filling = Filling {
+        code: code.as_str(),
+        status: code.status(),
+        outcome: code.outcome().as_str(),
+        detail: if detail.is_empty() { advice(code) } else { detail },
+        account: account.unwrap_or_default(),
+        request_id: request_id.to_str().unwrap_or("-"),
+    };
+    *reply.body_mut() = ReplyBody::whole(form.fill(&filling).into());
+    reply.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    if let Some(status) = form.status.and_then(|status| StatusCode::from_u16(status).ok()) {
+        *reply.status_mut() = status;
+    }
 }
 
 /// A reply's body broke off: the caller's connection is aborted, never ended cleanly.
@@ -292,6 +367,30 @@ impl Body for ReplyBody {
             }
             Content::Rest(_, _, Some(left)) => SizeHint::with_exact(*left),
             Content::Rest(_, _, None) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_the_same_document_whether_or_not_its_beginning_was_written_before() {
+        for code in Code::ALL {
+            let id = HeaderValue::from_static("r\"1");
+            let known = Known { account: Some("wxid_1"), ..Known::default() };
+            let written = document(*code, "", &id, &known);
+            assert_eq!(written, document(*code, advice(*code), &id, &known));
+            let read: serde_json::Value = serde_json::from_slice(&written).unwrap();
+            assert_eq!(
+                read,
+                serde_json::json!({
+                    "type": code.urn(), "title": code.title(), "status": code.status(), "code": code.as_str(),
+                    "outcome": code.outcome().as_str(), "detail": advice(*code), "request_id": "r\"1",
+                    "account": "wxid_1",
+                })
+            );
         }
     }
 }

@@ -72,12 +72,13 @@ impl Workers {
         let (stage, _) = watch::channel(Stage::Serving);
         let mut ended = Vec::new();
         for (number, listener) in listeners.into_iter().enumerate() {
-            let worker = Arc::new(Worker::new(Arc::clone(gateway)));
+            let gateway = Arc::clone(gateway);
             let stage = stage.subscribe();
             let (end, at_end) = oneshot::channel();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 runtime.block_on(async move {
+                    let worker = Arc::new(Worker::new(gateway));
                     match TcpListener::from_std(listener) {
                         Ok(listener) => run(worker, listener, stage, drain).await,
                         Err(error) => warn!("worker {number} cannot listen: {error}"),
@@ -183,7 +184,10 @@ fn admit(
         }
         None => {
             worker.gateway.registry.telemetry.connection_error(ConnectionError::TooMany);
-            connections.spawn(turn_away(stream));
+            // A handshake only to refuse would cost more than what is refused.
+            if worker.gateway.tls.is_none() {
+                connections.spawn(turn_away(stream));
+            }
         }
     }
 }

@@ -11,11 +11,14 @@ use super::admission::Rules;
 use super::body::BodyBounds;
 use super::entry::Send;
 use super::parking::Bounds;
+use super::proofs::Relay;
 use super::registry::Registry;
 use super::status::Status;
-use crate::config::{self, Captures, Config, Limits};
+use crate::config::{self, Config, Limits};
 use crate::forward::memory::Memory;
 use crate::forward::pool::{Pool, Target};
+use crate::key::Key;
+use crate::tls::Acceptor;
 
 /// A route, ready to be used.
 #[derive(Debug)]
@@ -48,6 +51,10 @@ pub struct Gateway {
     pub rules: Rules,
     /// What bounds requests and connections.
     pub limits: Limits,
+    /// Who may send. Empty: whoever can reach the listener.
+    pub keys: Vec<Key>,
+    /// How callers are spoken to; `None`: without TLS.
+    pub tls: Option<Acceptor>,
     pub(super) being_read: AtomicUsize,
     pub(super) buffered: Arc<AtomicU64>,
     pub(super) unknown_buffered: Arc<AtomicU64>,
@@ -59,7 +66,7 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway after `config`.
     #[must_use]
-    pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>) -> Self {
+    pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>, tls: Option<Acceptor>) -> Self {
         let limits = config.limits.clone();
         let several = config.routes.len() > 1;
         // Routes to one sender share its connections.
@@ -104,6 +111,8 @@ impl Gateway {
                 most_in_flight_per_account: limits.max_in_flight_per_account,
             },
             limits,
+            keys: config.auth.keys.clone(),
+            tls,
             registry,
             status,
             being_read: AtomicUsize::new(0),
@@ -112,11 +121,6 @@ impl Gateway {
             in_flight: Arc::default(),
             connections: AtomicUsize::new(0),
         }
-    }
-
-    /// The first route that takes a path.
-    pub(super) fn route<'a>(&'a self, path: &'a str) -> Option<(&'a Arc<Route>, Captures<'a>)> {
-        self.routes.iter().find_map(|route| Some((route, route.config.path.matches(path)?)))
     }
 
     /// Sends under way.
@@ -171,6 +175,8 @@ pub struct Worker {
     pub gateway: Arc<Gateway>,
     /// Its connections to senders.
     pub pool: Arc<Pool>,
+    /// Hands proofs on to its requests.
+    pub relay: Relay,
     /// Its requests.
     under_way: Arc<Mutex<UnderWay>>,
 }
@@ -183,11 +189,12 @@ struct UnderWay {
 }
 
 impl Worker {
-    /// A worker without requests.
+    /// A worker without requests; to be made on its thread, inside of its runtime.
     #[must_use]
     pub fn new(gateway: Arc<Gateway>) -> Self {
         let pool = Arc::new(Pool::new(gateway.registry.clock.clone()));
-        Self { gateway, pool, under_way: Arc::default() }
+        let relay = Relay::start(&gateway.registry.proofs);
+        Self { gateway, pool, relay, under_way: Arc::default() }
     }
 
     /// Notes a request, so that it can be told when the process has to end.

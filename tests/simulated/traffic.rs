@@ -74,6 +74,7 @@ async fn serve(world: Arc<World>, ask: Ask) {
         entry: entry.as_ref(),
         claim: &ask.claim,
         send: &send,
+        relay: world.relay(),
         patience: ask.patience,
     };
     match judge.admit().await {

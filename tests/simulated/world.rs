@@ -2,7 +2,7 @@
 //!
 //! The follower, the registry, the proofs, the gate and the electors are the real ones. What is played is what surrounds them.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use fencegate::clock::{Clock, Moment};
@@ -12,6 +12,7 @@ use fencegate::fence::token::{Claim, Epoch, SessionId};
 use fencegate::gateway::admission::Rules;
 use fencegate::gateway::follower::{Follower, Pace};
 use fencegate::gateway::parking::Bounds;
+use fencegate::gateway::proofs::Relay;
 use fencegate::gateway::registry::Registry;
 use fencegate::gateway::service::Gateway;
 use fencegate::gateway::status::Status;
@@ -30,6 +31,7 @@ pub struct World {
     pub tasks: Tasks,
     pub gateway: Arc<Gateway>,
     pub rules: Rules,
+    relay: OnceLock<Relay>,
     state: Mutex<State>,
 }
 
@@ -98,7 +100,7 @@ impl World {
         let text = "[zookeeper]\nconnect = \"127.0.0.1:1\"\n[[route]]\npath = \"/{account}\"\naccount = \"path:account\"\nupstream = \"http://127.0.0.1:1\"\n";
         let config = config::parse("simulated", text, []).unwrap();
         let registry = Arc::new(Registry::new(clock.clone(), Arc::new(Telemetry::new())));
-        let gateway = Arc::new(Gateway::new(&config, registry, Arc::default()));
+        let gateway = Arc::new(Gateway::new(&config, registry, Arc::default(), None));
         let timeout = millis(rng.u64(400..1500));
         let now = clock.now();
         let instances = (0..rng.usize(2..=4))
@@ -125,6 +127,7 @@ impl World {
             tasks: tasks.clone(),
             gateway,
             rules,
+            relay: OnceLock::new(),
             state: Mutex::new(state),
         })
     }
@@ -144,6 +147,11 @@ impl World {
 
     pub fn weather(&self) -> Weather {
         self.state().weather
+    }
+
+    /// What hands proofs on to requests.
+    pub fn relay(&self) -> &Relay {
+        self.relay.get_or_init(|| Relay::start(&self.gateway.registry.proofs))
     }
 
     /// A source of draws for a new link, and the link's number.

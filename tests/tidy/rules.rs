@@ -9,7 +9,7 @@ const LINES: &[&[&str]] = &[
     &["clock", "code"],
     &["fence"],
     HELPERS,
-    &["election", "forward"],
+    &["claim", "election", "forward"],
     &["gateway", "agent", "elector"],
     &["admin", "demo"],
     &["main", "lib", "cli", "command", "commands", "serve", "init", "explain", "status"],
@@ -17,8 +17,14 @@ const LINES: &[&[&str]] = &[
 const HELPERS: &[&str] = &["config", "telemetry", "metrics", "shutdown"];
 
 /// Never, although their lines would allow it.
-const STRANGERS: &[(&str, &str)] =
-    &[("gateway", "agent"), ("agent", "gateway"), ("forward", "election"), ("election", "forward")];
+const STRANGERS: &[(&str, &str)] = &[
+    ("gateway", "agent"),
+    ("agent", "gateway"),
+    ("forward", "election"),
+    ("election", "forward"),
+    ("forward", "claim"),
+    ("claim", "forward"),
+];
 
 /// What a pure core does without.
 const IMPURE: &[&str] =

@@ -12,6 +12,7 @@ use crate::fence::token::Claim;
 use crate::fence::view::Invalid;
 use crate::gateway::admission::{Admission, Judge, Rules};
 use crate::gateway::parking::Bounds;
+use crate::gateway::proofs::Relay;
 
 async fn admit(world: &World, name: &str) -> Admission {
     let holder = world.memory.holder(&account(name)).unwrap();
@@ -25,6 +26,7 @@ async fn admit(world: &World, name: &str) -> Admission {
     let send = std::sync::Arc::new(crate::gateway::entry::Send::new(HeaderValue::from_static("r1")));
     let judge = Judge {
         registry: &world.registry,
+        relay: &Relay::start(&world.registry.proofs),
         rules: &rules,
         account: name,
         entry: None,

@@ -1,6 +1,7 @@
 //! The room over elections in memory that a follower follows, with a lens in between that a test can hold closed or
 //! tint.
 
+mod access;
 mod accounts;
 mod events;
 mod metrics;
@@ -132,6 +133,15 @@ impl World {
 
     /// Before anything was read.
     fn closed(memory: Memory, per_account: bool, max_accounts: usize) -> Self {
+        Self::changed(memory, per_account, max_accounts, |_| {})
+    }
+
+    fn changed(
+        memory: Memory,
+        per_account: bool,
+        max_accounts: usize,
+        change: impl FnOnce(&mut Admin),
+    ) -> Self {
         let registry = Arc::new(Registry::new(Clock::Boot, Arc::new(Telemetry::new())));
         let (status, (lens, open)) = (Arc::new(Status::default()), watch::channel(false));
         let tints = Arc::<Mutex<HashMap<_, _>>>::default();
@@ -143,9 +153,11 @@ impl World {
             accept_history: false,
         };
         let follower = Follower::new(backend, Arc::clone(&registry), Arc::clone(&status), pace).run();
-        let admin = Admin {
+        let mut admin = Admin {
             registry: Arc::clone(&registry),
             status: Arc::clone(&status),
+            keys: Vec::new(),
+            exposed: false,
             backend: "embedded",
             barrier: "quorum",
             per_account,
@@ -153,6 +165,7 @@ impl World {
             started_at_ms: 1_700_000_000_500,
             gauges: Arc::new(|| vec![(name::IN_FLIGHT, 7.0)]),
         };
+        change(&mut admin);
         let router = super::router(Arc::new(admin));
         Self { memory, registry, status, router, lens, tints, follower: tokio::spawn(follower) }
     }

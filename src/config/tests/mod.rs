@@ -7,6 +7,7 @@ mod refused;
 use std::time::Duration;
 
 use super::*;
+use crate::key::KeyHash;
 
 const SHIPPED: &str = include_str!("../../../gateway.toml");
 
@@ -56,23 +57,28 @@ fn the_shipped_files_examples_parse() {
     let text = SHIPPED.replace("#~ ", "");
     let config = good(&text, &[("ZK_DIGEST", "u:p")]);
     assert_eq!(config.zookeeper.auth.len(), 1);
+    assert_eq!((config.auth.keys.len(), config.auth.admin_keys.len()), (1, 1));
     assert_eq!(config.routes[0].max_in_flight, Some(1000));
 }
 
 #[test]
 fn every_key_that_is_read_is_in_the_shipped_file() {
     let mut keys = 0;
-    let sections = "coordination listen zookeeper election freshness handover limits metrics log shutdown";
+    let sections =
+        "auth coordination listen zookeeper election freshness handover limits metrics log shutdown";
+    let sections = format!("{sections} listen.tls");
     let headers = sections.split(' ').map(|name| format!("[{name}]")).chain(["[[route]]".to_owned()]);
     for header in headers {
         let error = bad(&format!("{header}\nzzzzzz = 1"), &[]);
         let line = error.lines().find(|line| line.contains("zzzzzz")).unwrap().to_owned();
         let (_, allowed) = line.split_once("allowed: ").unwrap();
-        let (_, body) = SHIPPED.split_once(&format!("\n{header}")).unwrap();
+        let begins = |mark: &str| SHIPPED.split_once(&format!("\n{mark}{header}"));
+        let (_, body) = begins("").or_else(|| begins("#~ ")).unwrap();
         let body = body.split_once("\n[").map_or(body, |(body, _)| body);
         for key in allowed.split(", ") {
             let found = ["\n", "\n#", "\n#~ "].iter().any(|start| body.contains(&format!("{start}{key} = ")));
-            assert!(found, "{header} {key}");
+            let section = format!("\n#~ [{}.{key}]\n", header.trim_matches(['[', ']']));
+            assert!(found || SHIPPED.contains(&section), "{header} {key}");
             keys += 1;
         }
     }
@@ -85,6 +91,7 @@ fn the_defaults_are_the_contracts() {
     let seconds = Duration::from_secs;
     assert_eq!(config.listen.proxy.to_string(), "127.0.0.1:8080");
     assert_eq!(config.listen.admin.to_string(), "127.0.0.1:9090");
+    assert!(config.auth.keys.is_empty() && config.auth.admin_keys.is_empty() && !config.listen.insecure);
     assert_eq!(config.zookeeper.session_timeout, seconds(15));
     assert_eq!(config.election.layout, Layout::ActiveNode);
     assert_eq!(config.election.root, "/wx-accounts");
@@ -104,6 +111,8 @@ fn the_defaults_are_the_contracts() {
     assert_eq!((route.upstream_idle_timeout, route.drain_timeout), (seconds(4), seconds(10)));
     assert_eq!((route.buffer, route.max_body, route.answer_buffer), (1 << 20, 64 << 20, 1 << 20));
     assert_eq!(route.max_in_flight, None);
+    assert_eq!((route.json_integer, &route.identity, &route.refusal), (false, &Identity::Plain, &None));
+    assert!(route.query.is_empty() && route.json.is_empty());
     let limits = &config.limits;
     assert_eq!((limits.header_read_timeout, limits.body_read_timeout), (seconds(10), seconds(30)));
     assert_eq!((limits.idle_timeout, limits.max_connections), (seconds(75), 10_000));
@@ -120,6 +129,14 @@ fn what_a_file_says_is_in_the_model() {
         [listen]
         proxy = "0.0.0.0:0"
         admin = "[::1]:0"
+        [auth]
+        keys = [{ name = "bots", sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", accounts = ["wxid_1", "team-*"] }]
+        [listen.tls]
+        cert = "a.pem"
+        key = "b/c.key"
+        client_ca = "ca.pem"
+        client_names = ["bot-1.internal", "::1"]
+        listeners = ["proxy"]
         [coordination]
         backend = "zookeeper"
         [zookeeper]
@@ -141,7 +158,12 @@ fn what_a_file_says_is_in_the_model() {
         scope = "replica"
         [[route]]
         path = "/first/{a}"
-        account = ["path:a", "query:wxid", "header:X-Account"]
+        account = ["path:a", "query:wxid", "header:X-Account", "bearer", "json:/a/b", "form:c", "multipart:d"]
+        query = { type = "2" }
+        json = { "/path" = "/msg/send_text", "/n" = 7 }
+        json_integer = true
+        identity = "sha256"
+        refusal = { status = 200, body = '{"ret":500,"msg":"{code}: {detail}"}' }
         upstream = "http://sender"
         mode = "shadow"
         methods = ["POST", "PUT"]
@@ -174,6 +196,15 @@ fn what_a_file_says_is_in_the_model() {
     "#;
     let config = good(text, &[("ZK", "user:password")]);
     assert_eq!(config.listen.proxy.to_string(), "0.0.0.0:0");
+    assert!(!config.listen.insecure);
+    let tls = config.listen.tls.clone().unwrap();
+    assert_eq!((tls.cert.to_str(), tls.key.to_str()), (Some("a.pem"), Some("b/c.key")));
+    assert_eq!((tls.client_names.len(), &tls.admin_names), (2, &tls.client_names));
+    assert_eq!(tls.listeners, [TlsListener::Proxy]);
+    let [key] = config.auth.keys.as_slice() else { panic!("one key") };
+    assert_eq!((key.name.as_str(), key.hash), ("bots", KeyHash::of(b"abc")));
+    assert!(key.allows("wxid_1") && key.allows("team-1") && !key.allows("wxid_2"));
+    assert!(config.auth.admin_keys.is_empty());
     assert_eq!(config.zookeeper.connect, "a:1,b:2/chroot");
     assert_eq!(config.zookeeper.auth[0].credential.expose(), "user:password");
     assert_eq!(config.zookeeper.auth[1].credential.expose(), "literal");
@@ -183,7 +214,19 @@ fn what_a_file_says_is_in_the_model() {
     assert_eq!(config.freshness.max_parked_per_account, 2, "a quarter of the lowered limit");
     assert_eq!(config.limits.max_in_flight_per_account, 5);
     let [first, second, third] = config.routes.as_slice() else { panic!("three routes") };
-    assert_eq!(first.account.len(), 3);
+    let sources: Vec<_> = first.account.iter().map(ToString::to_string).collect();
+    let written = "path:a query:wxid header:x-account bearer json:/a/b form:c multipart:d";
+    assert_eq!(sources.join(" "), written);
+    assert_eq!(first.query, [("type".to_owned(), "2".to_owned())]);
+    let pointer = |text| Pointer::parse(text).unwrap();
+    let text = JsonValue::Text("/msg/send_text".to_owned());
+    assert_eq!(first.json.iter().find(|(place, _)| *place == pointer("/path")).unwrap().1, text);
+    assert_eq!(
+        first.json.iter().find(|(place, _)| *place == pointer("/n")).unwrap().1,
+        JsonValue::Integer(7)
+    );
+    assert_eq!((first.json_integer, &first.identity), (true, &Identity::Sha256));
+    assert_eq!(first.refusal.as_ref().unwrap().status, Some(200));
     assert_eq!(first.methods, Some(vec!["POST".to_owned(), "PUT".to_owned()]));
     assert_eq!((first.buffer, first.max_body, first.answer_buffer), (1024, 0, 512));
     assert_eq!(first.drain_timeout, Duration::from_secs(2), "the section's");

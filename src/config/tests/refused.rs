@@ -8,7 +8,7 @@ fn an_unknown_key_is_refused_with_its_place_and_the_key_that_was_meant() {
     let first = error.lines().next().unwrap();
     assert_eq!(
         first,
-        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin"
+        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin, insecure, tls"
     );
     let error = bad(&around("  [limitz]"), &[]);
     assert!(error.starts_with("gateway.toml:7:4: unknown key \"limitz\""), "{error}");
@@ -67,37 +67,19 @@ fn what_is_not_built_is_refused_by_name() {
         "[coordination]\nbackend = \"etcd\"",
         "[coordination]\nbackend = \"embedded\"",
         "[listen]\nelections = \"127.0.0.1:9091\"",
-        "[listen]\ntls = { cert = \"a\" }",
-        "[listen.tls]\ncert = \"a\"",
         "[listen]\ntrusted_proxies = []",
         "[election]\nlayout = \"lowest-member\"",
         "[election]\nlayout = \"single-node\"",
         "[handover]\nscope = \"fleet\"",
-        "[auth]\nkeys = []",
     ];
     for section in sections {
         let error = bad(&around(section), &[]);
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(error.contains(" not built yet; allowed: "), "{error}");
     }
-    let keys = [
-        "query = { type = \"2\" }",
-        "json = { \"/path\" = \"x\" }",
-        "json_integer = false",
-        "identity = \"sha256\"",
-        "identity = \"map:accounts.toml\"",
-        "refusal = { status = 200 }",
-    ];
-    for key in keys {
-        let error = bad(&around(key), &[]);
-        assert!(error.starts_with("gateway.toml:7:"), "{error}");
-        assert!(error.contains(" not built yet; allowed: "), "{error}");
-    }
     for (old, new) in [
         ("\"http://127.0.0.1:9000\"", "\"https://sender\""),
         ("\"http://127.0.0.1:9000\"", "[\"http://a\", \"http://b\"]"),
-        ("\"path:account\"", "\"bearer\""),
-        ("\"path:account\"", "[\"path:account\", \"json:/wxid\"]"),
     ] {
         let error = bad(&around("").replace(old, new), &[]);
         assert!(error.contains("not built yet"), "{error}");
@@ -131,6 +113,21 @@ fn bounds_are_kept_and_told() {
         ("[route]", "methods = [\"POST\", \"post\", \"TRACE\"]", "upper-case"),
         ("[route]", "methods = [\"POST\", \"POST\"]", "each once"),
         ("[route]", "rewrite = \"/{other}\"", "{account}, {*rest}"),
+        ("[route]", "query = {}", "{ type = \"2\" }"),
+        ("[route]", "query = { type = 2 }", "a string"),
+        ("[route]", "query = { \"a b\" = \"2\" }", "without spaces"),
+        ("[route]", "query = \"type=2\"", "{ type = \"2\" }"),
+        ("[route]", "json = { path = \"x\" }", "/data/guid"),
+        ("[route]", "json = { \"/path\" = 1.5 }", "a whole number"),
+        ("[route]", "json_integer = 1", "true or false"),
+        ("[route]", "identity = \"md5\"", "\"sha256\""),
+        ("[route]", "identity = \"map:\"", "\"map:FILE\""),
+        ("[route]", "identity = \"map:no/such.toml\"", "a readable TOML file"),
+        ("[route]", "refusal = { body = '{code}' }", "in strings"),
+        ("[route]", "refusal = { status = 503, body = '{}' }", "200 to 499"),
+        ("[route]", "refusal = { status = 204, body = '{}' }", "200 to 499"),
+        ("[route]", "refusal = { status = 200 }", "a JSON text"),
+        ("[route]", "refusal = '{}'", "the table [refusal]"),
         ("[election]", "root = \"/\"", "/wx-accounts"),
         ("[election]", "require_candidate = \"true\"", "true or false"),
         ("[metrics]", "max_accounts = 0", "from 1 to"),
@@ -148,6 +145,89 @@ fn bounds_are_kept_and_told() {
         let (line, _) = text.lines().enumerate().find(|(_, line)| *line == key).unwrap();
         assert!(error.starts_with(&format!("gateway.toml:{}:", line + 1)), "{key}: {error}");
     }
+}
+
+#[test]
+fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
+    let keys = |list: &str, more: &str| {
+        format!("[auth]\n{list} = [{{ name = \"a\", sha256 = \"{HASH}\"{more} }}]\n")
+    };
+    let (own, admin) = (keys("keys", ", accounts = [\"*\"]"), keys("admin_keys", ""));
+    for (listener, port, list, keys) in [("proxy", 8080, "keys", &own), ("admin", 9090, "admin_keys", &admin)]
+    {
+        for address in ["0.0.0.0", "[::]", "10.1.2.3", "[::ffff:10.1.2.3]"] {
+            let listen = format!("[listen]\n{listener} = \"{address}:{port}\"\n");
+            let error = bad(&around(&listen), &[]);
+            assert!(
+                error.starts_with(&format!("gateway.toml:8:9: `{listener}`: {address}:{port} can be")),
+                "{error}"
+            );
+            for way_out in
+                [&format!("127.0.0.1:{port}"), list, "fencegate key new", "`insecure = true` in [listen]"]
+            {
+                assert!(error.contains(way_out), "{way_out}: {error}");
+            }
+            assert_eq!(error.lines().count(), 1, "{error}");
+            good(&around(&format!("{listen}insecure = true")), &[]);
+            good(&around(&format!("{listen}{keys}")), &[]);
+            let tls =
+                |more: &str| around(&format!("{listen}[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}"));
+            good(&tls("client_ca = \"a\""), &[]);
+            bad(&tls(""), &[]);
+            let other = if listener == "proxy" { "admin" } else { "proxy" };
+            bad(&tls(&format!("client_ca = \"a\"\nlisteners = [\"{other}\"]")), &[]);
+            bad(&around(&format!("{listen}{}", if *keys == own { &admin } else { &own })), &[]);
+        }
+        for address in ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]"] {
+            good(&around(&format!("[listen]\n{listener} = \"{address}:{port}\"\n")), &[]);
+        }
+    }
+    let error = bad(&around(""), &[("FENCEGATE__LISTEN__PROXY", "0.0.0.0:8080")]);
+    assert!(error.starts_with("FENCEGATE__LISTEN__PROXY: "), "{error}");
+}
+
+const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+#[test]
+fn names_of_clients_are_names_and_need_an_authority() {
+    let tls = |more: &str| bad(&around(&format!("[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}")), &[]);
+    for key in ["client_names", "admin_names"] {
+        let error = tls(&format!("{key} = [\"a\"]"));
+        assert!(error.contains("nothing asks for certificates"), "{error}");
+        let error = tls(&format!("client_ca = \"a\"\n{key} = [\"a b\"]"));
+        assert!(error.contains("no name; allowed: a DNS name or an address"), "{error}");
+    }
+    assert!(tls("listeners = [\"elsewhere\"]").contains("unknown; allowed: \"proxy\", \"admin\""));
+    assert!(tls("listeners = []").contains("the list is empty"));
+    assert!(bad(&around("[listen.tls]\ncert = \"\""), &[]).contains("`key` is missing in [listen.tls]"));
+}
+
+#[test]
+fn keys_are_named_hashed_and_for_certain_accounts() {
+    let nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let key = |name: &str, hash: &str, accounts: &str| {
+        format!("{{ name = \"{name}\", sha256 = \"{hash}\", accounts = {accounts} }}")
+    };
+    let first = key("a", HASH, "[\"*\"]");
+    let cases = [
+        (key("", HASH, "[\"*\"]"), "1 to 64 of"),
+        (key("a b", HASH, "[\"*\"]"), "1 to 64 of"),
+        (key("b", "hunter2", "[\"*\"]"), "64 hex digits"),
+        (key("b", nothing, "[\"*\"]"), "no key at all"),
+        (key("b", &HASH.replace('b', "c"), "[]"), "the list is empty"),
+        (key("b", &HASH.replace('b', "c"), "[\"a/b\"]"), "no pattern"),
+        (key("b", &HASH.replace('b', "c"), "[\"a\", \"a\"]"), "each once"),
+        (format!("{{ name = \"b\", sha256 = \"{HASH}\" }}"), "`accounts` is missing"),
+        (key("a", &HASH.replace('b', "c"), "[\"*\"]"), "another key has it"),
+        (key("b", HASH, "[\"*\"]"), "the same key again"),
+    ];
+    for (second, what) in cases {
+        let error = bad(&around(&format!("[auth]\nkeys = [\n{first},\n{second}]")), &[]);
+        assert!(error.starts_with("gateway.toml:10:") && error.contains(what), "{what}: {error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let error = bad(&around(&format!("[auth]\nadmin_keys = [{first}]")), &[]);
+    assert!(error.contains("unknown key \"accounts\""), "{error}");
 }
 
 #[test]
@@ -179,6 +259,47 @@ fn no_problem_shows_a_secret() {
     let text = auth("[{ scheme = \"digest\", credential = \"env:ZK_DIGEST\" }]");
     assert!(bad(&text, &[]).contains("the environment variable \"ZK_DIGEST\" is not set"));
     assert!(!bad(&text, &[("ZK_DIGEST", "hunter2")]).contains("hunter2"));
+}
+
+#[test]
+fn a_table_of_identities_is_read_beside_its_file_and_never_shown() {
+    let folder = std::env::temp_dir().join(format!("fencegate-identities-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("gateway.toml");
+    std::fs::write(&file, around("identity = \"map:accounts.toml\"")).unwrap();
+    let mut said = Vec::new();
+    for bad in [
+        "hunter2",
+        "hunter2 = \"a\"\nhunter2 = \"b\"",
+        "hunter2 = \"a/hunter2\"",
+        "hunter2 = 5",
+        "hunter2.x = \"a\"",
+        "\"\" = \"a\"",
+        "# hunter2",
+        "hunter2 = \"a",
+    ] {
+        std::fs::write(folder.join("accounts.toml"), bad).unwrap();
+        said.push(load(&file, []).unwrap_err().to_string());
+    }
+    std::fs::write(folder.join("accounts.toml"), "\"hunter2\" = \"wxid_1\"\n").unwrap();
+    let config = load(&file, []);
+    std::fs::remove_dir_all(&folder).unwrap();
+    for error in said {
+        assert!(error.contains("gateway.toml:7:12: `identity`: "), "{error}");
+        assert!(error.contains("accounts.toml\"") && error.contains("allowed: "), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let config = config.unwrap();
+    let Identity::Map(table) = &config.routes[0].identity else { panic!("a table") };
+    assert_eq!((table.account("hunter2"), table.account("hunter")), (Some("wxid_1"), None));
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_static_account_is_no_secret() {
+    let text = around("identity = \"sha256\"").replace("path:account", "static:wxid_1");
+    let error = bad(&text, &[]);
+    assert!(error.starts_with("gateway.toml:7:12: `identity`: static:NAME names"), "{error}");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::key;
+
 /// A field that may be given once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Once<'a> {
@@ -47,6 +49,8 @@ pub struct Fields<'a> {
     pub instance: Once<'a>,
     /// `X-Fencing-Epoch`.
     pub epoch: Once<'a>,
+    /// `X-Fencing-Key`.
+    pub key: Once<'a>,
     /// What has to go before the message is passed on.
     pub ending: Ending,
 }
@@ -61,7 +65,7 @@ pub struct Ending {
 }
 
 /// Fields that end at this hop whether or not `Connection` names them, framing, and the token that is replaced.
-pub static ENDING: [HeaderName; 13] = [
+pub static ENDING: [HeaderName; 14] = [
     HeaderName::from_static("connection"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -75,6 +79,7 @@ pub static ENDING: [HeaderName; 13] = [
     HeaderName::from_static("x-fencing-session"),
     HeaderName::from_static("x-fencing-instance"),
     HeaderName::from_static("x-fencing-epoch"),
+    key::HEADER,
 ];
 
 impl Ending {
@@ -162,6 +167,10 @@ impl<'a> Fields<'a> {
                 "x-fencing-epoch" => {
                     fields.ending.note(12);
                     fields.epoch.add(value);
+                }
+                "x-fencing-key" => {
+                    fields.ending.note(13);
+                    fields.key.add(value);
                 }
                 "host" => fields.host.add(value),
                 "expect" => fields.expect.add(value),

@@ -1,0 +1,176 @@
+//! Fields of queries and forms: names, values and percent escapes.
+//!
+//! A field is looked for under every reading that servers are known to have; one that only some would find is refused.
+
+use std::borrow::Cow;
+
+use super::account::malformed;
+use super::head::Refusal;
+
+/// What the raw name of a field is to somebody who looks for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Another one, to everybody.
+    Other,
+    /// The key.
+    Exact,
+    /// The key to some, and another one to others.
+    Alike,
+}
+
+/// Compares a raw name with a key.
+#[must_use]
+pub fn naming(raw: &[u8], key: &str) -> Naming {
+    if raw == key.as_bytes() {
+        return Naming::Exact;
+    }
+    let name = decode_leniently(raw);
+    if name == key.as_bytes() {
+        return Naming::Exact;
+    }
+    if is_alike(&name, key) { Naming::Alike } else { Naming::Other }
+}
+
+/// Whether some servers take a decoded name for the key: they ignore case, spaces around it, what follows a `[` or a NUL,
+/// or the difference between a dot, a space and an underscore.
+#[must_use]
+pub fn is_alike(name: &[u8], key: &str) -> bool {
+    let end = name.iter().position(|b| matches!(b, b'[' | 0)).unwrap_or(name.len());
+    let name = name.get(..end).unwrap_or_default().trim_ascii();
+    let fold = |byte: u8| match byte {
+        b'.' | b' ' => b'_',
+        other => other.to_ascii_lowercase(),
+    };
+    name.len() == key.len() && name.iter().zip(key.bytes()).all(|(have, want)| fold(*have) == fold(want))
+}
+
+/// The value of `key`, if it is there.
+///
+/// # Errors
+/// `malformed_account` where it is there twice, or some would read it otherwise.
+pub fn value<'a>(query: &'a str, key: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
+    let mut found = None;
+    // Some servers part fields at `;` as well: the key must be there once under either reading, and the same.
+    for field in query.split('&') {
+        for (at, piece) in field.split(';').enumerate() {
+            let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
+            match naming(name.as_bytes(), key) {
+                Naming::Other => continue,
+                Naming::Alike => return Err(malformed(SPELLING)),
+                Naming::Exact => {}
+            }
+            if found.is_some() {
+                return Err(malformed(TWICE));
+            }
+            if at > 0 || field.contains(';') {
+                return Err(malformed(SEMICOLON));
+            }
+            found = Some(decode(value, true)?);
+        }
+    }
+    Ok(found)
+}
+
+pub(super) const SPELLING: &str = "the account's field is given in another spelling";
+pub(super) const TWICE: &str = "the account's field must be given once";
+pub(super) const SEMICOLON: &str = "the account's field must not stand beside a semicolon";
+
+/// Decodes percent escapes once. In a field a `+` is a space to some and a plus to others, so it has to be escaped.
+///
+/// # Errors
+/// `malformed_account` for anything that is not read alike by everybody.
+pub fn decode(raw: &str, field: bool) -> Result<Cow<'_, str>, Refusal> {
+    if field && raw.contains('+') {
+        return Err(malformed("a + in the account's field must be written %2B"));
+    }
+    if !raw.contains('%') {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut rest = raw.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        if *byte != b'%' {
+            decoded.push(*byte);
+            continue;
+        }
+        let Some((byte, after)) = escaped(rest) else {
+            return Err(malformed("a % in the account must be followed by two hex digits"));
+        };
+        decoded.push(byte);
+        rest = after;
+    }
+    String::from_utf8(decoded).map(Cow::Owned).map_err(|_| malformed("the account must be ASCII"))
+}
+
+/// What two hex digits say, and what follows them.
+fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
+    let ([high, low], rest) = text.split_first_chunk::<2>()?;
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some((digit(high)? * 16 + digit(low)?, rest))
+}
+
+/// Decodes a name the way lenient servers do: a bad escape stays as it is.
+fn decode_leniently(raw: &[u8]) -> Cow<'_, [u8]> {
+    if !raw.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(raw);
+    }
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((byte, after)) = rest.split_first() {
+        let (byte, after) = match (byte, escaped(after)) {
+            (b'%', Some(escaped)) => escaped,
+            (b'+', _) => (b' ', after),
+            (other, _) => (*other, after),
+        };
+        decoded.push(byte);
+        rest = after;
+    }
+    Cow::Owned(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_key_counts_once_under_every_reading() {
+        let key = |query: &str| value(query, "key").map(|found| found.map(Cow::into_owned));
+        assert_eq!(key("a=1&key=A&b=2"), Ok(Some("A".to_owned())));
+        assert_eq!(key("key=%2B49"), Ok(Some("+49".to_owned())));
+        assert_eq!(key("k%65y=A"), Ok(Some("A".to_owned())));
+        assert_eq!(key("key"), Ok(Some(String::new())));
+        for absent in ["a=1", "", "keys=1", "akey=1", "a=key", "%6bex=1", "ke%=1"] {
+            assert_eq!(key(absent), Ok(None), "{absent}");
+        }
+        for bad in [
+            "key=A&key=B",
+            "key=A&key=A",
+            "key=A&k%65y=B",
+            "a=1;key=A",
+            "key=A;b=1",
+            "key=A;key=B",
+            "key=+49",
+            "key=A&key[]=B",
+            "key%5B0%5D=B",
+            "key=A&KEY=B",
+            "Key=B",
+            "key=A&+key=B",
+            "key=A&key%20=B",
+            "key=A&key%00x=B",
+            "key=%4",
+            "key=%ff",
+        ] {
+            assert!(key(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_dot_or_a_space_is_an_underscore_to_some() {
+        assert_eq!(naming(b"device_id", "device_id"), Naming::Exact);
+        for alike in ["device.id", "device+id", "device%20id", "DEVICE_ID"] {
+            assert_eq!(naming(alike.as_bytes(), "device_id"), Naming::Alike, "{alike}");
+        }
+        assert_eq!(naming(b"device-id", "device_id"), Naming::Other);
+    }
+}
