@@ -112,7 +112,10 @@ fn the_rust_bot_sends_and_is_the_example() {
     let built = Path::new(support::gateway::BINARY).with_file_name("examples").join("bot");
     if !built.exists() {
         // One test alone: Cargo leaves the examples out then.
-        assert!(works(env!("CARGO"), &["build", "--example", "bot", "--locked"]), "cargo build --example bot");
+        assert!(
+            works(env!("CARGO"), &["build", "--example", "bot", "--locked"]),
+            "cargo build --example bot"
+        );
     }
     Stage::start().sends("rust", Command::new(built));
 }

@@ -66,6 +66,8 @@ install_missing() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     has_java || missing+=(default-jre-headless)
+    command -v openssl >/dev/null || missing+=(openssl)
+    command -v curl >/dev/null || missing+=(curl)
     has_zookeeper || missing+=(zookeeper)
     has_kazoo || missing+=(python3 python3-kazoo)
     has_browser || missing+=(chromium-headless-shell)
@@ -118,16 +120,28 @@ load_programs() {
     "$python" loadtest/scale.py --accounts 5000 --no-limits
     "$python" loadtest/handover.py --handovers 50 --no-limits
     "$python" loadtest/elections.py --accounts 500 --handovers 10 --kills 1 --restart-accounts 100 --no-limits
+    "$python" loadtest/exposed.py --slow 300 --sends 200 --no-limits
 }
 
 documentation() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --locked --document-private-items
 }
 
+# Licences, sources and bans in any case; advisories where cargo-deny is there to fetch them.
+supply_chain() {
+    python3 supply/supply.py check
+    if command -v cargo-deny >/dev/null; then
+        cargo deny --locked check
+    else
+        echo "cargo-deny is not installed: advisories are not looked up (cargo install cargo-deny)"
+    fi
+}
+
 command -v cargo >/dev/null || fail "there is no cargo: install a Rust toolchain (https://rustup.rs)"
 
 run "what is needed" install_missing
 run "format" cargo fmt --check
+run "supply chain" supply_chain
 run "lints" cargo clippy --all-targets --locked -- -D warnings
 run "documentation" documentation
 run "tests" cargo test --locked

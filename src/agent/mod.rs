@@ -157,6 +157,7 @@ pub async fn run<S: Sessions + Clone>(
     let (close_admin, admin_closes) = oneshot::channel::<()>();
     let serving_admin = tokio::spawn(server::serve(
         admin_listener,
+        None,
         admin::router(Arc::clone(&agent)),
         Arc::clone(&agent.telemetry),
         async move { drop(admin_closes.await) },

@@ -18,6 +18,7 @@ mod rewrite;
 mod route;
 mod section;
 mod template;
+mod tls;
 mod tree;
 mod value;
 
@@ -33,7 +34,7 @@ pub use identity::{Identity, Table, hash};
 pub use model::{
     Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Election,
     Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics, Mode,
-    OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+    OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth, ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};

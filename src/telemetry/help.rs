@@ -68,6 +68,7 @@ pub const ALL: &[(&str, Kind, &str)] = &[
     (name::AGENT_IN_FLIGHT, Kind::Gauge, "Requests of bots that an agent has under way."),
     (name::AGENT_CONNECTED, Kind::Gauge, "Sessions of an agent that are connected."),
     (name::AGENT_HOOKS, Kind::Counter, "Hooks that an agent ran, by result."),
+    (name::CERTIFICATE_RELOADS, Kind::Counter, "Readings of the certificates on SIGHUP by result."),
     (name::BUILD_INFO, Kind::Gauge, "1, with the version that runs."),
     (name::CPU, Kind::Counter, "Processor time used, user and system, in seconds."),
     (name::RESIDENT, Kind::Gauge, "Resident memory in bytes."),

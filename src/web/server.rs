@@ -13,12 +13,14 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use crate::telemetry::{ConnectionError, Listener, Telemetry};
+use crate::tls::Acceptor;
 
 /// How many connections may be open; further ones wait to be accepted.
 const MOST_CONNECTIONS: usize = 256;
@@ -55,23 +57,25 @@ impl Closing {
 /// Cancellation: dropped, it closes the listener and all connections at once.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Acceptor>,
     router: Router,
     telemetry: Arc<Telemetry>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    serve_at_most(MOST_CONNECTIONS, listener, router, telemetry, shutdown).await;
+    serve_at_most(MOST_CONNECTIONS, listener, tls, router, telemetry, shutdown).await;
 }
 
 pub(crate) async fn serve_at_most(
     most: usize,
     listener: TcpListener,
+    tls: Option<Acceptor>,
     router: Router,
     telemetry: Arc<Telemetry>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
     let bounds = Bounds { most, last_words: LAST_WORDS };
     accept(bounds, listener, &telemetry, Listener::Admin, shutdown, |stream, _, closing| {
-        converse(stream, router.clone().layer(Extension(closing.clone())), closing)
+        converse(stream, tls.clone(), router.clone().layer(Extension(closing.clone())), closing)
     })
     .await;
 }
@@ -145,10 +149,23 @@ fn is_peers(why: &io::Error) -> bool {
 }
 
 /// One connection, to its end.
-async fn converse(stream: TcpStream, router: Router, mut closing: Closing) {
+async fn converse(stream: TcpStream, tls: Option<Acceptor>, router: Router, mut closing: Closing) {
     if let Err(why) = prepare(&stream) {
         debug!("a connection keeps its defaults: {why}");
     }
+    let Some(tls) = tls else { return speak(stream, router, closing).await };
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(HEADER_READ_TIMEOUT, tls.handshake(stream)) => shaken,
+        () = closing.wait() => return,
+    };
+    match shaken {
+        Ok(Ok(stream)) => Box::pin(speak(stream, router, closing)).await,
+        Ok(Err(why)) => debug!("a handshake with the admin listener failed: {why}"),
+        Err(_) => debug!("a handshake with the admin listener took too long"),
+    }
+}
+
+async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, mut closing: Closing) {
     let service = TowerToHyperService::new(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
