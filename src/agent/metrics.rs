@@ -97,7 +97,7 @@ pub(super) fn render(agent: &Agent) -> String {
 }
 
 fn head(text: &mut String, name: &str) {
-    let about = help::ALL.iter().find(|(known, ..)| *known == name);
+    let about = help::ALL.iter().chain(help::AGENTS).find(|(known, ..)| *known == name);
     let (kind, about) = about.map_or((Kind::Gauge, ""), |(_, kind, about)| (*kind, *about));
     let _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} {}", kind.as_str());
 }

@@ -25,7 +25,7 @@ impl Kind {
     }
 }
 
-/// Every metric.
+/// Every metric of a gateway.
 pub const ALL: &[(&str, Kind, &str)] = &[
     (name::REQUESTS, Kind::Counter, "Parsed requests by verdict; each once."),
     (name::SENDS, Kind::Counter, "Permits by how their send ended; each once."),
@@ -62,16 +62,20 @@ pub const ALL: &[(&str, Kind, &str)] = &[
     ),
     (name::CONNECTIONS, Kind::Gauge, "Open connections by listener."),
     (name::CONNECTION_ERRORS, Kind::Counter, "Connections that ended early or never began."),
-    (name::AGENT_ACCOUNTS, Kind::Gauge, "Accounts of an agent by its role."),
-    (name::AGENT_REQUESTS, Kind::Counter, "Requests of bots to an agent by verdict; each once."),
-    (name::AGENT_CHANGES, Kind::Counter, "Changes of an agent's roles, by new role and reason."),
-    (name::AGENT_IN_FLIGHT, Kind::Gauge, "Requests of bots that an agent has under way."),
-    (name::AGENT_CONNECTED, Kind::Gauge, "Sessions of an agent that are connected."),
-    (name::AGENT_HOOKS, Kind::Counter, "Hooks that an agent ran, by result."),
     (name::CERTIFICATE_RELOADS, Kind::Counter, "Readings of the certificates on SIGHUP by result."),
     (name::BUILD_INFO, Kind::Gauge, "1, with the version that runs."),
     (name::CPU, Kind::Counter, "Processor time used, user and system, in seconds."),
     (name::RESIDENT, Kind::Gauge, "Resident memory in bytes."),
     (name::FDS, Kind::Gauge, "Open file descriptors."),
     (name::START, Kind::Gauge, "When the process started, seconds since 1970."),
+];
+
+/// Every metric that only an agent has.
+pub const AGENTS: &[(&str, Kind, &str)] = &[
+    (name::AGENT_ACCOUNTS, Kind::Gauge, "Accounts of an agent by its role."),
+    (name::AGENT_REQUESTS, Kind::Counter, "Requests of bots to an agent by verdict; each once."),
+    (name::AGENT_CHANGES, Kind::Counter, "Changes of an agent's roles, by new role and reason."),
+    (name::AGENT_IN_FLIGHT, Kind::Gauge, "Requests of bots that an agent has under way."),
+    (name::AGENT_CONNECTED, Kind::Gauge, "Sessions of an agent that are connected."),
+    (name::AGENT_HOOKS, Kind::Counter, "Hooks that an agent ran, by result."),
 ];
