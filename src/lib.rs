@@ -1,7 +1,7 @@
 //! fencegate: an HTTP gateway that lets through only the sends of an account's current holder.
 //!
 //! Reading order: [`fence`] (the pure core: what is admitted), [`claim`] (what a request claims), [`election`] (where
-//! holders come from), [`gateway`] (the proxy), [`forward`] (one request to one upstream, at most once), [`admin`] (what
+//! holders come from), [`gateway`] (the proxy), [`elector`] and [`agent`] (the instances' side), [`forward`] (one request to one upstream, at most once), [`admin`] (what
 //! operators see), [`config`].
 
 pub mod admin;
