@@ -55,6 +55,7 @@ fn a_bot_needs_no_token_and_only_the_leaders_sends_arrive() {
     let refused = send(&second);
     assert_eq!((refused.status, refused.code().as_deref()), (409, Some("not_leader")));
     let problem = refused.json();
+    assert_eq!(problem["request_id"].as_str(), refused.header("x-request-id"));
     assert_eq!((&problem["role"], &problem["outcome"]), (&"WAITING".into(), &"not_sent".into()));
     let seen = stage.sender.requests();
     assert_eq!(seen.len(), 1);

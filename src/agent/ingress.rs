@@ -22,6 +22,7 @@ use crate::claim::body::{self as bodies, Beginning, Kind};
 use crate::claim::choice::{self, Candidate, NoRoute};
 use crate::claim::fields::{Fields, is_fencing};
 use crate::claim::head::{self, Head, connection_tokens};
+use crate::claim::request_id::request_id;
 use crate::claim::{account, token};
 use crate::code::Code;
 use crate::config::Route;
@@ -82,8 +83,8 @@ pub(super) async fn serve(
     let (parts, incoming) = request.into_parts();
     let mut incoming = Some(incoming);
     let expects = parts.headers.contains_key(header::EXPECT);
-    let request_id = parts.headers.get(REQUEST_ID).cloned();
-    let refused = match forward(&agent, peer, parts, &mut incoming).await {
+    let request_id = request_id(&Fields::of(&parts.headers));
+    let refused = match forward(&agent, peer, parts, &mut incoming, &request_id).await {
         Ok(mut reply) => {
             agent.counts.forwarded.fetch_add(1, SeqCst);
             strip(reply.headers_mut(), false);
@@ -95,7 +96,7 @@ pub(super) async fn serve(
         Refusal::NotLeader(..) => drop(agent.counts.not_leader.fetch_add(1, SeqCst)),
         Refusal::Code(code, _) => agent.counts.refuse(*code),
     }
-    let mut reply = problem(&refused.refusal, refused.account.as_deref(), request_id.as_ref());
+    let mut reply = problem(&refused.refusal, refused.account.as_deref(), &request_id);
     // Whoever waits for 100 Continue may send its body now or not: nobody can tell where a next request begins.
     let unread = incoming.filter(|incoming| !incoming.is_end_stream());
     if (expects && unread.is_some()) || agent.is_stopping() {
@@ -113,6 +114,7 @@ async fn forward(
     peer: IpAddr,
     parts: Parts,
     incoming: &mut Option<Incoming>,
+    request_id: &HeaderValue,
 ) -> Result<Response<ReplyBody>, Refused> {
     let fields = Fields::of(&parts.headers);
     let head = head::check(&parts, &fields, agent.limits.max_header_bytes)?;
@@ -160,6 +162,7 @@ async fn forward(
     let (body, progress) = received.into_body(rest, route, agent.limits.body_read_timeout);
     let Parts { method, uri, mut headers, version, .. } = parts;
     to_gateway(agent, &mut headers, &token, peer, version);
+    headers.insert(REQUEST_ID, request_id.clone());
     if body.is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&method) {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     }

@@ -32,7 +32,7 @@ pub(super) enum Refusal {
 pub(super) fn problem(
     refusal: &Refusal,
     account: Option<&str>,
-    request_id: Option<&HeaderValue>,
+    request_id: &HeaderValue,
 ) -> Response<ReplyBody> {
     let (code, urn, title, status, detail, outcome, role) = match refusal {
         Refusal::NotLeader(role, detail) => (
@@ -52,7 +52,7 @@ pub(super) fn problem(
     let mut body = json!({
         "type": urn, "title": title, "status": status, "detail": detail, "code": code, "outcome": outcome,
     });
-    let id = request_id.and_then(|id| id.to_str().ok());
+    let id = request_id.to_str().ok();
     for (key, value) in [("account", account), ("role", role.copied()), ("request_id", id)] {
         if let (Some(value), Some(body)) = (value, body.as_object_mut()) {
             body.insert(key.to_owned(), value.into());
@@ -64,9 +64,7 @@ pub(super) fn problem(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     headers.insert(VERDICT, HeaderValue::from_static(code));
     headers.insert(OUTCOME, HeaderValue::from_static(outcome));
-    if let Some(id) = request_id {
-        headers.insert(REQUEST_ID, id.clone());
-    }
+    headers.insert(REQUEST_ID, request_id.clone());
     if status == 503 {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }

@@ -15,4 +15,5 @@ pub mod json;
 pub mod multipart;
 pub mod query;
 pub mod reading;
+pub mod request_id;
 pub mod token;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::address;
+use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
 use super::model::{
@@ -17,7 +18,9 @@ use super::model::{
 use super::route;
 use super::section::Section;
 use super::tree::{Node, Value};
-use super::value::{address as socket, choice, count, duration, list, parsed, parsed_url, size, timeout};
+use super::value::{
+    address as socket, choice, count, duration, flag, list, parsed, parsed_url, size, timeout,
+};
 use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 
@@ -75,6 +78,18 @@ fn agent(
     if listen == admin && listen.port() != 0 {
         let place = section.place_of("admin");
         section.problem(&place, format!("`admin`: {admin} is where bots send; allowed: another address"));
+    }
+    let insecure = section.take("insecure", flag, false);
+    for (key, address) in [("listen", listen), ("admin", admin)] {
+        if !insecure && !auth::is_local(address) {
+            let (place, port) = (section.place_of(key), address.port());
+            let text = format!(
+                "`{key}`: {address} can be reached from other machines, and nothing asks callers who they are; allowed: \
+                 an address of this machine alone such as 127.0.0.1:{port}, or `insecure = true` where whoever can \
+                 reach it may send"
+            );
+            section.problem(&place, text);
+        }
     }
     let gateway = section.need(
         "gateway",

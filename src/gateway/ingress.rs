@@ -16,8 +16,8 @@ use super::outgoing::{self, Came, Peer};
 use super::plan::{Go, Rejected, decide};
 use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Route, Worker};
-use crate::claim::fields::{Ending, Fields, Once};
-use crate::clock::wall_ms;
+use crate::claim::fields::{Ending, Fields};
+use crate::claim::request_id::request_id;
 use crate::code::Code;
 use crate::fence::name::AccountName;
 use crate::fence::token::Claim;
@@ -66,21 +66,6 @@ pub(super) async fn serve(
     }
     reply.body_mut().watch(busy);
     Ok(reply)
-}
-
-/// Kept if it is fit to be a log field, else made.
-fn request_id(fields: &Fields<'_>) -> HeaderValue {
-    if let Once { value: Some(id), again: false } = fields.request_id {
-        let fits = |b: &u8| b.is_ascii_alphanumeric() || b"._-".contains(b);
-        if (1..=128).contains(&id.len()) && id.as_bytes().iter().all(fits) {
-            return id.clone();
-        }
-    }
-    // It has to be unique, not secret.
-    let (mut text, mut random) = ([0; uuid::fmt::Hyphenated::LENGTH], [0; 10]);
-    fastrand::fill(&mut random);
-    let id = uuid::Builder::from_unix_timestamp_millis(wall_ms(), &random).into_uuid();
-    HeaderValue::from_str(id.hyphenated().encode_lower(&mut text)).unwrap_or(HeaderValue::from_static("-"))
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parts of one request, each used once")]

@@ -83,6 +83,7 @@ fn what_an_agent_cannot_do_is_refused_by_name() {
         (LEAST.replace("\"all\"", "[]"), "empty"),
         (LEAST.replace("accounts = \"all\"", ""), "`accounts` is missing"),
         (LEAST.replace("gateway = \"http://127.0.0.1:8080\"", ""), "`gateway` is missing"),
+        (LEAST.replace("[agent]", "[agent]\nlisten = \"0.0.0.0:7070\""), "agent.toml:2:10: `listen`"),
         (format!("{LEAST}mode = \"pass\"\n"), "the gateway's part"),
         (format!("{LEAST}[hooks]\non_leader = []\n"), "a program and its arguments"),
         (format!("{LEAST}[coordination]\nbackend = \"etcd\"\n"), "not built yet"),
