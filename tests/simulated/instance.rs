@@ -180,8 +180,11 @@ impl Instance {
                     (self.session, self.ended, self.opens, self.disconnected) =
                         (*sessions, false, None, false);
                     for account in 0..self.electors.len() {
-                        let (session, timeout) = (SessionId(self.session), self.timeout);
-                        self.receive(account, Event::Opened { session, timeout }, now);
+                        self.receive(
+                            account,
+                            Event::Opened { session: SessionId(self.session), timeout: self.timeout },
+                            now,
+                        );
                     }
                 }
                 Some(_) => return,
