@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod agent;
 pub mod ask;
+pub mod ballot;
 pub mod claim;
 pub mod clock;
 pub mod code;

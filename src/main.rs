@@ -208,10 +208,7 @@ fn serve(mut config: Config) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    let served = runtime.block_on(async {
-        let backend = serve::zookeeper(&config);
-        serve::run(config, backend, bound, asked_to_stop()).await
-    });
+    let served = runtime.block_on(serve::serve(config, bound, asked_to_stop()));
     // What is left to the runtime, such as a link that is being made, is not waited for.
     runtime.shutdown_background();
     match served {

@@ -10,7 +10,7 @@ const LINES: &[&[&str]] = &[
     &["fence"],
     HELPERS,
     &["claim", "election", "forward", "web"],
-    &["gateway", "agent", "elector"],
+    &["ballot", "gateway", "agent", "elector"],
     &["admin", "demo"],
     &["main", "lib", "cli", "command", "commands", "serve", "init", "explain", "status"],
 ];
