@@ -11,8 +11,8 @@ const LINES: &[&[&str]] = &[
     HELPERS,
     &["claim", "election", "forward", "web"],
     &["ballot", "gateway", "agent", "elector"],
-    &["admin", "demo"],
-    &["main", "lib", "cli", "command", "commands", "serve", "init", "explain", "status"],
+    &["admin"],
+    &["main", "lib", "cli", "command", "commands", "serve", "demo", "quick", "init", "explain", "status"],
 ];
 const HELPERS: &[&str] = &["config", "telemetry", "metrics", "shutdown"];
 
