@@ -38,7 +38,7 @@ pub fn admin_at(url: &str) -> Result<Listen, String> {
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     let mut found = authority.to_socket_addrs().map_err(|why| format!("{form}: {why}"))?;
     let admin = found.next().ok_or("its host has no address")?;
-    Ok(Listen { proxy: admin, admin, insecure: false, tls: None })
+    Ok(Listen { proxy: admin, admin, elections: admin, insecure: false, tls: None })
 }
 
 /// A page of a thousand accounts with the longest names is shorter.

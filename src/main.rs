@@ -11,7 +11,7 @@ use fencegate::config::{self, Config, Listen};
 use fencegate::key::{self, KeyHash};
 use fencegate::serve::{self, Bound};
 use fencegate::status::{self, Selection};
-use fencegate::{agent, ask, descriptors, explain, init, logging};
+use fencegate::{agent, ask, demo, descriptors, explain, init, logging, quick};
 
 /// A request makes dozens of small allocations, which cost fewer instructions here than with the system's allocator.
 #[global_allocator]
@@ -32,9 +32,18 @@ const LONGEST_TEXT: u64 = 256 << 20;
 enum Command {
     /// Serve as gateway.toml says, until SIGTERM or SIGINT.
     Serve {
-        /// The configuration file.
-        #[arg(long, default_value = "gateway.toml")]
-        config: PathBuf,
+        /// The configuration file; gateway.toml unless there is an --upstream.
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// Without a file: elections of the gateway's own, and /wx/{account}/… to this sender, http://host:port.
+        #[arg(long, conflicts_with = "config")]
+        upstream: Option<String>,
+    },
+    /// Show what the gateway is for: a frozen instance wakes up and sends. Needs nothing; stays up until Ctrl-C.
+    Demo {
+        /// End after the score: exit 0 if it is right.
+        #[arg(long)]
+        once: bool,
     },
     /// Check a configuration file without starting anything.
     Check {
@@ -125,7 +134,9 @@ enum KeyCommand {
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Serve { config } => with(&config, serve),
+        Command::Serve { config: None, upstream: Some(upstream) } => serve_quickly(&upstream),
+        Command::Serve { config, .. } => with(&config.unwrap_or_else(|| "gateway.toml".into()), serve),
+        Command::Demo { once } => demo(once),
         Command::Check { config: file } => with(&file, |_| {
             println!("{}: good", file.display());
             ExitCode::SUCCESS
@@ -196,7 +207,46 @@ fn control_plane() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-fn serve(mut config: Config) -> ExitCode {
+/// Without a file.
+fn serve_quickly(upstream: &str) -> ExitCode {
+    if Path::new("gateway.toml").exists() {
+        eprintln!(
+            "fencegate: --upstream is for a start without a file, and there is a gateway.toml; set `upstream` in it"
+        );
+        return ExitCode::from(2);
+    }
+    match quick::config(upstream, config::process_env()) {
+        Ok(config) => serve_telling(config, |bound| {
+            if let (Some(proxy), Some(elections)) = (bound.proxy_address(), bound.elections_address()) {
+                println!("Try it, in another shell:\n\n{}", quick::lines(proxy, elections));
+            }
+        }),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn demo(once: bool) -> ExitCode {
+    let runtime = match control_plane() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let played = runtime.block_on(demo::run(once, asked_to_stop()));
+    runtime.shutdown_background();
+    match played {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => fail(&error),
+    }
+}
+
+fn serve(config: Config) -> ExitCode {
+    serve_telling(config, |_| {})
+}
+
+fn serve_telling(mut config: Config, tell: impl FnOnce(&Bound)) -> ExitCode {
     logging::start(&config.log);
     descriptors::fit(&mut config.limits);
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -208,10 +258,8 @@ fn serve(mut config: Config) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    let served = runtime.block_on(async {
-        let backend = serve::zookeeper(&config);
-        serve::run(config, backend, bound, asked_to_stop()).await
-    });
+    tell(&bound);
+    let served = runtime.block_on(serve::serve(config, bound, asked_to_stop()));
     // What is left to the runtime, such as a link that is being made, is not waited for.
     runtime.shutdown_background();
     match served {

@@ -11,17 +11,20 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin};
+use crate::ballot;
 use crate::clock::{Clock, wall_ms};
-use crate::config::{self, AgentConfig, Barrier, Config, OnHistoryReset, TlsListener};
+use crate::config::{self, AgentConfig, Barrier, Config, Coordination, OnHistoryReset, TlsListener};
 use crate::election::Backend;
+use crate::election::embedded::{Embedded, StateError};
 use crate::election::zookeeper::{BarrierKind, Settings, ZkSessions, ZooKeeper};
 use crate::gateway::follower::{Follower, Pace};
 use crate::gateway::registry::Registry;
 use crate::gateway::server::{Workers, bind_alone, bind_shared};
 use crate::gateway::service::Gateway;
 use crate::gateway::status::Status;
-use crate::telemetry::{Telemetry, name};
+use crate::telemetry::{Listener, Telemetry, name};
 use crate::tls::{Tls, TlsError};
+use crate::web::server;
 
 /// Why the gateway does not serve.
 #[derive(Debug, Error)]
@@ -36,6 +39,9 @@ pub enum ServeError {
         /// What the system says.
         why: std::io::Error,
     },
+    /// The file of embedded elections cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -50,8 +56,10 @@ pub enum ServeError {
 /// Listeners that are bound and not served yet.
 #[derive(Debug)]
 pub struct Bound {
+    telemetry: Arc<Telemetry>,
     tls: Option<Arc<Tls>>,
     admin: StdListener,
+    elections: Option<StdListener>,
     proxies: Vec<StdListener>,
 }
 
@@ -62,11 +70,16 @@ impl Bound {
     /// # Errors
     /// Which address cannot be bound, or what is wrong with the certificates.
     pub fn new(config: &Config, workers: usize) -> Result<Self, ServeError> {
-        let (admin, proxy) = (config.listen.admin, config.listen.proxy);
+        let (admin, proxy, elections) = (config.listen.admin, config.listen.proxy, config.listen.elections);
+        let embedded = matches!(config.coordination, Coordination::Embedded(_));
         let failed = |address, key| move |why| ServeError::Bind { address, key, why };
         Ok(Self {
+            telemetry: Arc::new(Telemetry::new()),
             tls: config.listen.tls.as_ref().map(Tls::load).transpose()?,
             admin: bind_alone(admin).map_err(failed(admin, "admin"))?,
+            elections: embedded
+                .then(|| bind_alone(elections).map_err(failed(elections, "elections")))
+                .transpose()?,
             proxies: bind_shared(proxy, workers).map_err(failed(proxy, "proxy"))?,
         })
     }
@@ -77,6 +90,12 @@ impl Bound {
         self.proxies.first()?.local_addr().ok()
     }
 
+    /// Where elections are held, if the gateway keeps them itself.
+    #[must_use]
+    pub fn elections_address(&self) -> Option<SocketAddr> {
+        self.elections.as_ref()?.local_addr().ok()
+    }
+
     /// Where operators look.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
@@ -84,16 +103,66 @@ impl Bound {
     }
 }
 
-/// The backend that a configuration asks for.
-#[must_use]
-pub fn zookeeper(config: &Config) -> ZooKeeper {
-    let session_timeout = config.zookeeper.session_timeout;
+/// Serves with the backend that the configuration asks for until `stop` is ready, then drains.
+///
+/// # Errors
+/// What keeps it from serving.
+pub async fn serve(config: Config, bound: Bound, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+    match config.coordination.clone() {
+        Coordination::ZooKeeper(ensemble) => {
+            let backend = zookeeper(&config, &ensemble);
+            Box::pin(run(config, backend, bound, stop)).await
+        }
+        Coordination::Embedded(state) => {
+            let embedded = Embedded::open(&state, Clock::default())?;
+            Box::pin(with_elections(config, embedded, bound, stop)).await
+        }
+    }
+}
+
+/// Serves these elections on their listener, and sends by them, until `stop` is ready. The elections go on until the last
+/// send is over.
+///
+/// # Errors
+/// What keeps it from serving.
+pub async fn with_elections(
+    config: Config,
+    embedded: Embedded,
+    mut bound: Bound,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let keeping = tokio::spawn(embedded.clone().keep());
+    let mut serving = None;
+    if let Some(listener) = bound.elections.take() {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        info!("elections on {}", listener.local_addr()?);
+        let router = ballot::router(embedded.clone(), config.auth.keys.clone());
+        serving = Some(tokio::spawn(server::serve_at_most(
+            ballot::MOST_CONNECTIONS,
+            Listener::Elections,
+            listener,
+            None,
+            router,
+            Arc::clone(&bound.telemetry),
+            std::future::pending(),
+        )));
+    }
+    let ended = run(config, embedded, bound, stop).await;
+    keeping.abort();
+    if let Some(serving) = serving {
+        serving.abort();
+    }
+    ended
+}
+
+fn zookeeper(config: &Config, ensemble: &config::ZooKeeper) -> ZooKeeper {
+    let session_timeout = ensemble.session_timeout;
     ZooKeeper::new(Settings {
-        connect: config.zookeeper.connect.clone(),
+        connect: ensemble.connect.clone(),
         session_timeout,
         // A silent server is noticed early enough that another one can answer before parked requests have to go.
         connection_timeout: (session_timeout * 2 / 5).min(config.freshness.park_timeout / 2),
-        auth: auth(&config.zookeeper),
+        auth: auth(ensemble),
         root: config.election.root.clone(),
         require_candidate: config.election.require_candidate,
         barrier: barrier_kind(config),
@@ -140,7 +209,7 @@ pub async fn run<B: Backend>(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let clock = Clock::default();
-    let telemetry = Arc::new(Telemetry::new());
+    let telemetry = Arc::clone(&bound.telemetry);
     let registry = Arc::new(Registry::new(clock, Arc::clone(&telemetry)));
     let status = Arc::new(Status::default());
     let acceptor = |listener| bound.tls.as_ref().and_then(|tls| tls.acceptor(listener));
@@ -181,7 +250,10 @@ pub async fn run<B: Backend>(
     let pace = Pace {
         max_staleness: config.freshness.max_staleness,
         min_barrier_interval: config.freshness.min_barrier_interval,
-        barrier_timeout: config.zookeeper.session_timeout.max(config.freshness.park_timeout),
+        barrier_timeout: match &config.coordination {
+            Coordination::ZooKeeper(ensemble) => ensemble.session_timeout.max(config.freshness.park_timeout),
+            Coordination::Embedded(_) => config.freshness.park_timeout,
+        },
         accept_history: config.election.on_history_reset == OnHistoryReset::Accept,
     };
     let following = tokio::spawn(Follower::new(backend, registry, Arc::clone(&status), pace).run());

@@ -99,6 +99,8 @@ pub enum Listener {
     Proxy,
     /// The operators'.
     Admin,
+    /// That of embedded elections.
+    Elections,
 }
 
 /// Why a connection ended early or never began.
@@ -146,7 +148,7 @@ pub struct Telemetry {
     reloads: [Counter; 3],
     proofs: [Counter; 3],
     connection_errors: Vec<Counter>,
-    connections: [Gauge; 2],
+    connections: [Gauge; 3],
     certificate_reloads: [Counter; 2],
     /// Sends cut at a handover's deadline.
     pub handover_cuts: Counter,
@@ -236,7 +238,7 @@ impl Telemetry {
                 .iter()
                 .map(|(_, kind)| counter(name::CONNECTION_ERRORS, "kind", kind))
                 .collect(),
-            connections: ["proxy", "admin"].map(listener),
+            connections: ["proxy", "admin", "elections"].map(listener),
             certificate_reloads: ["read", "failed"]
                 .map(|result| counter(name::CERTIFICATE_RELOADS, "result", result)),
             handover_cuts: plain(name::HANDOVER_CUTS),

@@ -11,7 +11,10 @@
 mod support;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use fencegate::clock::Clock;
+use fencegate::election::embedded::{Begun, Embedded};
 use fencegate::election::memory::Memory;
 use fencegate::election::zookeeper::{BarrierKind, Settings, ZooKeeper};
 use fencegate::election::{Backend, Change, Link};
@@ -21,6 +24,7 @@ use fencegate::fence::token::{Epoch, Seq, SessionId};
 use fencegate::fence::view::{Reading, View};
 use futures_util::FutureExt;
 use support::instance::ROOT;
+use support::place::Folder;
 use support::{Ensemble, Instance, PATIENCE, Relay};
 
 /// How a test moves the elections of one source. What a method does is done when it returns.
@@ -80,6 +84,58 @@ impl Driver for InMemory {
     fn end(&mut self, instance: &'static str) {
         let session = self.session(instance);
         self.memory.end(session);
+    }
+
+    fn lose_links(&mut self) {
+        // A link that lags too far behind is over.
+        for _ in 0..10_000 {
+            self.stand("wxid_flood", "host-flood");
+            self.resign("wxid_flood", "host-flood");
+        }
+    }
+}
+
+struct InEmbedded {
+    embedded: Embedded,
+    sessions: HashMap<&'static str, Begun>,
+    /// Where its numbers are; removed last.
+    _folder: Folder,
+}
+
+impl InEmbedded {
+    fn session(&mut self, instance: &'static str) -> Begun {
+        let begin = || self.embedded.begin(instance, Duration::from_secs(300)).unwrap();
+        self.sessions.entry(instance).or_insert_with(begin).clone()
+    }
+}
+
+impl Driver for InEmbedded {
+    type Backend = Embedded;
+
+    fn start() -> Self {
+        let folder = Folder::new("embedded");
+        let embedded = Embedded::open(&folder.join("state"), Clock::default()).unwrap();
+        Self { embedded, sessions: HashMap::new(), _folder: folder }
+    }
+
+    fn backend(&self) -> Embedded {
+        self.embedded.clone()
+    }
+
+    fn stand(&mut self, account: &str, instance: &'static str) -> (Seq, SessionId) {
+        let begun = self.session(instance);
+        (self.embedded.stand(&name(account), &begun.secret).unwrap(), begun.session)
+    }
+
+    fn resign(&mut self, account: &str, instance: &'static str) {
+        let begun = self.session(instance);
+        self.embedded.resign(&name(account), &begun.secret).unwrap();
+    }
+
+    fn end(&mut self, instance: &'static str) {
+        let begun = self.session(instance);
+        self.embedded.end(&begun.secret).unwrap();
+        self.sessions.remove(instance);
     }
 
     fn lose_links(&mut self) {
@@ -411,6 +467,14 @@ macro_rules! contract {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $clause() {
                     super::$clause::<super::InMemory>().await;
+                }
+            )*
+        }
+        mod embedded {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $clause() {
+                    super::$clause::<super::InEmbedded>().await;
                 }
             )*
         }

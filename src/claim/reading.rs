@@ -78,7 +78,7 @@ impl<'a> Reading<'a> {
             Some(_) => None,
             None => Some(account::name(route, found)?),
         };
-        let claim = match token::token(fields) {
+        let claim = match token::token(fields, route.seq_digits) {
             Ok(claim) => Some(claim),
             // Parsing is strict in every mode; a token that is not there is only missed where it counts.
             Err(refusal) if route.mode == Mode::Enforce || refusal.code == Code::MalformedToken => {

@@ -7,14 +7,11 @@ use super::head::Refusal;
 use crate::code::Code;
 use crate::fence::token::{Claim, Epoch, TokenError, parse_epoch, parse_instance, parse_seq, parse_session};
 
-/// How many digits a seq may have in the layouts with sequential candidates.
-const SEQ_DIGITS: usize = 10;
-
-/// The token, if there is one that is well-formed.
+/// The token, if there is one that is well-formed; its seq may have so many digits.
 ///
 /// # Errors
 /// `missing_token` without seq or session, `malformed_token` for anything that is not exactly a token.
-pub fn token(fields: &Fields<'_>) -> Result<Claim, Refusal> {
+pub fn token(fields: &Fields<'_>, seq_digits: usize) -> Result<Claim, Refusal> {
     let malformed = |why: TokenError| Refusal::new(Code::MalformedToken, why.to_string());
     let missing = |what: &'static str| Refusal::new(Code::MissingToken, what);
     let seq = once(fields.seq, "X-Fencing-Seq must be given once")?;
@@ -24,7 +21,7 @@ pub fn token(fields: &Fields<'_>) -> Result<Claim, Refusal> {
     let seq = seq.ok_or_else(|| missing("X-Fencing-Seq is missing"))?;
     let session = session.ok_or_else(|| missing("X-Fencing-Session is missing"))?;
     Ok(Claim {
-        seq: parse_seq(seq, SEQ_DIGITS).map_err(malformed)?,
+        seq: parse_seq(seq, seq_digits).map_err(malformed)?,
         session: parse_session(session).map_err(malformed)?,
         instance: instance.map(parse_instance).transpose().map_err(malformed)?,
         epoch: epoch.map(parse_epoch).transpose().map_err(malformed)?,
@@ -63,8 +60,9 @@ mod tests {
 
     #[test]
     fn a_token_is_whole_or_refused() {
-        let code =
-            |fields: &[(&str, &str)]| token(&Fields::of(&headers(fields))).map_err(|refusal| refusal.code);
+        let code = |fields: &[(&str, &str)]| {
+            token(&Fields::of(&headers(fields)), 10).map_err(|refusal| refusal.code)
+        };
         let good = code(&[("x-fencing-seq", "007"), ("x-fencing-session", "0xA")]).unwrap();
         assert_eq!((good.seq.0, good.session.0, good.instance, good.epoch), (7, 10, None, None));
         assert_eq!(code(&[("x-fencing-seq", "7")]), Err(Code::MissingToken));

@@ -152,7 +152,13 @@ fn routes(
     let upstream = agent.map_or(&nowhere, |agent| &agent.gateway);
     let limits = gateway::limits_of_requests(limits.max_in_flight);
     let handover = Handover { drain_timeout: Duration::ZERO };
-    let shared = route::Shared { handover: &handover, limits: &limits, folder, upstream: Some(upstream) };
+    let shared = route::Shared {
+        handover: &handover,
+        limits: &limits,
+        folder,
+        upstream: Some(upstream),
+        seq_digits: route::SEQ_DIGITS,
+    };
     let read = |mut section: Section<'_>| {
         for key in GATEWAYS {
             if let Some(node) = section.node(key) {

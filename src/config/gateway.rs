@@ -5,17 +5,18 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::address;
 use super::auth;
 use super::error::{Problem, Read};
 use super::model::{
-    Auth, Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat,
-    Metrics, OnHistoryReset, Route, Secret, Shutdown, Tls, TlsListener, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Coordination, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log,
+    LogFormat, Metrics, OnHistoryReset, Route, Secret, Shutdown, Tls, TlsListener, ZkAuth, ZooKeeper,
 };
 use super::route;
+use super::route::SEQ_DIGITS;
 use super::section::Section;
 use super::tls;
 use super::tree::Node;
@@ -38,23 +39,25 @@ pub(super) fn read(
     let listeners = top.table("listen");
     let auth = auth::read(top.table("auth"), problems);
     let listen = listen(listeners, &auth, problems);
-    let zookeeper = coordination(&mut top, env, problems);
+    let coordination = coordination(&mut top, env, folder, problems);
     let election = election(top.table("election"), problems);
     let freshness = freshness(top.table("freshness"), problems);
     let handover = handover(top.table("handover"), problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
-    let shared = route::Shared { handover: &handover, limits: &limits, folder, upstream: None };
+    // The numbers of embedded elections begin above the clock in microseconds.
+    let seq_digits = if matches!(coordination, Some(Coordination::Embedded(_))) { 19 } else { SEQ_DIGITS };
+    let shared = route::Shared { handover: &handover, limits: &limits, folder, upstream: None, seq_digits };
     let routes = routes(&mut top, sections, &shared, problems);
     let metrics = metrics(top.table("metrics"), problems);
     let log = log(top.table("log"), problems);
     let shutdown = shutdown(top.table("shutdown"), &routes, problems);
-    top.not_built(&["trusted_proxies", "etcd", "embedded", "agent", "hooks"]);
+    top.not_built(&["trusted_proxies", "etcd", "agent", "hooks"]);
     top.finish(problems);
     Some(Config {
         listen,
         auth,
-        zookeeper: zookeeper?,
+        coordination: coordination?,
         election,
         freshness,
         handover,
@@ -71,6 +74,7 @@ fn listen(mut section: Section<'_>, auth: &Auth, problems: &mut Vec<Problem>) ->
     let listen = Listen {
         proxy: section.take("proxy", socket, local(8080)),
         admin: section.take("admin", socket, local(9090)),
+        elections: section.take("elections", socket, local(9091)),
         insecure: section.take("insecure", flag, false),
         tls: tls::read(section.node("tls"), problems),
     };
@@ -81,37 +85,68 @@ fn listen(mut section: Section<'_>, auth: &Auth, problems: &mut Vec<Problem>) ->
     let (proxy, admin) = (TlsListener::Proxy, TlsListener::Admin);
     auth::check_exposed(&mut section, "proxy", listen.proxy, "keys", guarded(proxy, &auth.keys));
     auth::check_exposed(&mut section, "admin", listen.admin, "admin_keys", guarded(admin, &auth.admin_keys));
-    if listen.proxy == listen.admin && listen.proxy.port() != 0 {
-        let place = section.place_of("admin");
-        section
-            .problem(&place, format!("`admin`: {} is the proxy's; allowed: another address", listen.admin));
+    let asks = listen.insecure || !auth.keys.is_empty();
+    auth::check_exposed(&mut section, "elections", listen.elections, "keys", asks);
+    let taken = [("admin", listen.admin, "the proxy's", listen.proxy)].into_iter().chain([
+        ("elections", listen.elections, "the proxy's", listen.proxy),
+        ("elections", listen.elections, "the admin listener's", listen.admin),
+    ]);
+    for (key, address, whose, other) in taken {
+        if address == other && address.port() != 0 {
+            let place = section.place_of(key);
+            section.problem(&place, format!("`{key}`: {address} is {whose}; allowed: another address"));
+        }
     }
-    section.not_built(&["elections", "trusted_proxies"]);
+    section.not_built(&["trusted_proxies"]);
     section.finish(problems);
     listen
 }
 
-/// Which source of elections, and its section.
+/// Which source of elections, and its section: ZooKeeper where the file speaks of it, else the gateway itself.
 fn coordination(
     top: &mut Section<'_>,
     env: &BTreeMap<String, String>,
+    folder: &Path,
     problems: &mut Vec<Problem>,
-) -> Option<ZooKeeper> {
+) -> Option<Coordination> {
     const ADD: &str = "add [zookeeper] with connect = \"127.0.0.1:2181\"";
     let mut section = top.table("coordination");
     let named = section.node("backend");
-    let backend = section.optional("backend", choice(&[("zookeeper", ())], &["etcd", "embedded"]));
+    let embedded =
+        section.optional("backend", choice(&[("zookeeper", false), ("embedded", true)], &["etcd"]));
+    let state = section.take("state", parsed("a file such as \"fencegate.state\"", state_file), STATE.into());
     section.finish(problems);
-    let node = top.node("zookeeper");
-    if node.is_none() {
-        // A backend that was refused already is the one thing to say.
-        if named.is_none() || backend.is_some() {
-            let place = top.place_of("zookeeper");
-            top.problem(&place, format!("there is no [zookeeper] section; allowed: {ADD}"));
-        }
+    // A backend that was refused already is the one thing to say.
+    if named.is_some() && embedded.is_none() {
+        let _ = top.node("zookeeper");
         return None;
     }
-    zookeeper(Section::new("[zookeeper]", node), Duration::from_secs(15), env, problems)
+    let place = top.place_of("zookeeper");
+    match (top.node("zookeeper"), embedded) {
+        (None, None | Some(true)) => Some(Coordination::Embedded(folder.join(state))),
+        (None, Some(false)) => {
+            top.problem(&place, format!("there is no [zookeeper] section; allowed: {ADD}"));
+            None
+        }
+        (Some(_), Some(true)) => {
+            top.problem(
+                &place,
+                "[zookeeper] is not used by `backend = \"embedded\"`; allowed: one of the two",
+            );
+            None
+        }
+        (node, None | Some(false)) => {
+            zookeeper(Section::new("[zookeeper]", node), Duration::from_secs(15), env, problems)
+                .map(Coordination::ZooKeeper)
+        }
+    }
+}
+
+/// Where embedded elections keep their counter, unless the file says otherwise.
+const STATE: &str = "fencegate.state";
+
+fn state_file(text: &str) -> Result<PathBuf, &'static str> {
+    if text.is_empty() { Err("no file; allowed: its path") } else { Ok(text.into()) }
 }
 
 /// `[zookeeper]`; the gateway's sessions and an instance's have different timeouts by default.

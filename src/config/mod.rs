@@ -32,9 +32,9 @@ pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Election,
-    Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics, Mode,
-    OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth, ZooKeeper,
+    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Coordination,
+    Election, Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
+    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth, ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};
@@ -95,7 +95,7 @@ fn check(
     folder: &Path,
     problems: &mut Vec<Problem>,
 ) -> Option<Config> {
-    let root = tree(text, env, "[zookeeper] with connect and one [[route]]", problems)?;
+    let root = tree(text, env, "one [[route]]", problems)?;
     gateway::read(&root, env, folder, problems)
 }
 

@@ -24,8 +24,8 @@ pub struct Config {
     pub listen: Listen,
     /// `[auth]`
     pub auth: Auth,
-    /// `[zookeeper]`
-    pub zookeeper: ZooKeeper,
+    /// `[coordination]` and its section
+    pub coordination: Coordination,
     /// `[election]`
     pub election: Election,
     /// `[freshness]`
@@ -51,6 +51,8 @@ pub struct Listen {
     pub proxy: SocketAddr,
     /// The admin listener, never reachable through the proxy's.
     pub admin: SocketAddr,
+    /// Where elections are served, if the gateway keeps them itself.
+    pub elections: SocketAddr,
     /// Whether listeners that others can reach may do without keys.
     pub insecure: bool,
     /// `[listen.tls]`; `None`: without.
@@ -90,6 +92,15 @@ pub struct Auth {
     pub keys: Vec<Key>,
     /// The keys that the admin listener takes; they have no accounts.
     pub admin_keys: Vec<Key>,
+}
+
+/// Who keeps the elections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Coordination {
+    /// An ensemble.
+    ZooKeeper(ZooKeeper),
+    /// The gateway itself, with the numbers it has reserved in this file.
+    Embedded(PathBuf),
 }
 
 /// The ensemble that holds the elections.
@@ -220,6 +231,8 @@ pub enum Mode {
 /// Requests that are alike, and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
+    /// How many digits a seq may have.
+    pub seq_digits: usize,
     /// The paths it takes.
     pub path: Template,
     /// The keys that a query must have, each once and with this value.

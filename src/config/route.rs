@@ -20,6 +20,9 @@ use super::value::{choice, count, flag, list, one_or_list, parsed, parsed_url, s
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+/// How many digits a seq of ZooKeeper's has.
+pub(super) const SEQ_DIGITS: usize = 10;
+
 /// What a route takes its bounds from, and where files that it names are.
 #[derive(Debug)]
 pub(super) struct Shared<'a> {
@@ -28,6 +31,8 @@ pub(super) struct Shared<'a> {
     pub(super) folder: &'a Path,
     /// Where all lead to, if they name no upstream of their own.
     pub(super) upstream: Option<&'a Upstream>,
+    /// How many digits a seq may have.
+    pub(super) seq_digits: usize,
 }
 
 /// Reads one route. `None` only with problems.
@@ -36,7 +41,7 @@ pub(super) fn read(
     shared: &Shared<'_>,
     problems: &mut Vec<Problem>,
 ) -> Option<Route> {
-    let Shared { handover, limits, folder, upstream: given } = *shared;
+    let Shared { handover, limits, folder, upstream: given, seq_digits } = *shared;
     let seconds = Duration::from_secs;
     let path = section.need("path", PATH, parsed(PATH, Template::parse));
     let mode = section.take(
@@ -96,6 +101,7 @@ pub(super) fn read(
         section.is_there("refusal").then(|| refusal::read(section.table("refusal"), problems)).flatten();
     section.finish(problems);
     Some(Route {
+        seq_digits,
         path: path?,
         query,
         json,

@@ -1,7 +1,7 @@
-//! Elections in memory: for development, demonstrations and simulation.
+//! Elections in memory: for simulation, and what the embedded elections keep.
 //!
 //! Sessions stand as candidates; the lowest number holds; a session's end removes its candidates at once. seq and epoch
-//! come from one counter that never goes back. The same promises as any backend, without a network.
+//! come from one counter that never goes back. The same promises as any backend, without a network. It knows no time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -162,6 +162,45 @@ impl Memory {
         world.remove(name, &own, true);
     }
 
+    /// The number that was given out last.
+    #[must_use]
+    pub fn counter(&self) -> u64 {
+        self.world().counter
+    }
+
+    /// Goes on after `counter`, if that is further on.
+    #[cfg(test)]
+    pub(super) fn skip_to(&self, counter: u64) {
+        let mut world = self.world();
+        world.counter = world.counter.max(counter);
+    }
+
+    /// How many accounts there are for which somebody stood.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.world().accounts.len()
+    }
+
+    /// The names of all accounts for which somebody stood, in no order.
+    #[must_use]
+    pub fn names(&self) -> Vec<AccountName> {
+        self.world().accounts.keys().cloned().collect()
+    }
+
+    /// Who holds an account, and the numbers of its candidates in order; `None` if nobody ever stood for it.
+    #[must_use]
+    pub fn look(&self, name: &AccountName) -> Option<(Option<Arc<Holder>>, Vec<u64>)> {
+        let world = self.world();
+        let election = world.accounts.get(name)?;
+        Some((election.holder.clone(), election.candidates.keys().copied().collect()))
+    }
+
+    /// What is announced from now on.
+    #[must_use]
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
+        self.world().announce.subscribe()
+    }
+
     /// Who holds `name` now.
     #[must_use]
     pub fn holder(&self, name: &AccountName) -> Option<Arc<Holder>> {
@@ -177,7 +216,7 @@ impl Backend for Memory {
     }
 
     async fn connect(&mut self) -> Result<MemoryLink, BackendError> {
-        let changes = self.world().announce.subscribe();
+        let changes = self.changes();
         Ok(MemoryLink { memory: self.clone(), changes: Some(changes) })
     }
 }

@@ -5,6 +5,7 @@
 //! anything breaks that promise, the link is over and a new one is made. Nothing here judges, and nothing here
 //! remembers what it read.
 
+pub mod embedded;
 pub mod memory;
 pub mod session;
 pub mod zookeeper;

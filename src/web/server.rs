@@ -62,11 +62,13 @@ pub async fn serve(
     telemetry: Arc<Telemetry>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    serve_at_most(MOST_CONNECTIONS, listener, tls, router, telemetry, shutdown).await;
+    serve_at_most(MOST_CONNECTIONS, Listener::Admin, listener, tls, router, telemetry, shutdown).await;
 }
 
-pub(crate) async fn serve_at_most(
+/// The same for another kind of listener, with at most so many connections.
+pub async fn serve_at_most(
     most: usize,
+    kind: Listener,
     listener: TcpListener,
     tls: Option<Acceptor>,
     router: Router,
@@ -74,7 +76,7 @@ pub(crate) async fn serve_at_most(
     shutdown: impl Future<Output = ()> + Send,
 ) {
     let bounds = Bounds { most, last_words: LAST_WORDS };
-    accept(bounds, listener, &telemetry, Listener::Admin, shutdown, |stream, _, closing| {
+    accept(bounds, listener, &telemetry, kind, shutdown, |stream, _, closing| {
         converse(stream, tls.clone(), router.clone().layer(Extension(closing.clone())), closing)
     })
     .await;

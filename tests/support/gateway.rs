@@ -62,6 +62,14 @@ impl Setup {
         }
     }
 
+    /// Elections of its own, on a listener at this port.
+    pub fn embedded(elections: u16, upstream: &str) -> Self {
+        let mut setup =
+            Self::new("unused", upstream).more("listen", &format!("elections = \"{}\"", loopback(elections)));
+        setup.sections.retain(|(name, _)| name != "zookeeper");
+        setup
+    }
+
     /// This file instead of one of its own; ports and ZooKeeper come with the environment.
     #[must_use]
     pub fn file(connect: &str, text: &str) -> Self {

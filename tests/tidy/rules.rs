@@ -10,9 +10,9 @@ const LINES: &[&[&str]] = &[
     &["fence"],
     HELPERS,
     &["claim", "election", "forward", "web"],
-    &["gateway", "agent", "elector"],
-    &["admin", "demo"],
-    &["main", "lib", "cli", "command", "commands", "serve", "init", "explain", "status"],
+    &["ballot", "gateway", "agent", "elector"],
+    &["admin"],
+    &["main", "lib", "cli", "command", "commands", "serve", "demo", "quick", "init", "explain", "status"],
 ];
 const HELPERS: &[&str] = &["config", "telemetry", "metrics", "shutdown"];
 

@@ -66,7 +66,7 @@ async fn every_metric_is_there_before_anything_happens() {
     }
     assert_eq!(text.samples(name::IN_FLIGHT), ["fencegate_in_flight 7"]);
     assert_eq!(text.samples(name::START), ["process_start_time_seconds 1700000000.5"]);
-    assert_eq!(text.samples(name::CONNECTIONS).len(), 2);
+    assert_eq!(text.samples(name::CONNECTIONS).len(), 3);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::telemetry::Listener;
 use crate::web::server::serve_at_most;
 
 struct Running {
@@ -24,7 +25,15 @@ async fn start(most: usize, router: Router) -> Running {
     let shutdown = async {
         let _ = stopped.await;
     };
-    let serving = tokio::spawn(serve_at_most(most, listener, None, router, Arc::clone(&telemetry), shutdown));
+    let serving = tokio::spawn(serve_at_most(
+        most,
+        Listener::Admin,
+        listener,
+        None,
+        router,
+        Arc::clone(&telemetry),
+        shutdown,
+    ));
     Running { at, telemetry, stop, serving }
 }
 

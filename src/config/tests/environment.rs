@@ -30,8 +30,8 @@ fn the_environment_overrides_the_file_by_the_keys_type() {
             ("PATH", "/bin"),
         ],
     );
-    assert_eq!(config.zookeeper.connect, "zk-1:2181,zk-2:2181");
-    assert_eq!(config.zookeeper.session_timeout, Duration::from_secs(20));
+    assert_eq!(ensemble(&config).connect, "zk-1:2181,zk-2:2181");
+    assert_eq!(ensemble(&config).session_timeout, Duration::from_secs(20));
     assert_eq!(config.listen.proxy.to_string(), "[::1]:8080");
     assert_eq!((config.limits.max_connections, config.limits.max_buffered), (7, 4096));
     assert_eq!(config.limits.max_header_bytes, 16 << 10);
@@ -39,7 +39,7 @@ fn the_environment_overrides_the_file_by_the_keys_type() {
     assert_eq!(config.routes[0].upstream.authority, "sender:1");
     assert_eq!(config.routes[0].methods.as_ref().map(Vec::len), Some(2));
     assert_eq!(config.routes[1].account.len(), 2);
-    assert_eq!(config.zookeeper.auth[0].credential.expose(), "user:[1]");
+    assert_eq!(ensemble(&config).auth[0].credential.expose(), "user:[1]");
     assert_eq!(config.log.level, Level::Debug);
 }
 

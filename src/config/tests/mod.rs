@@ -57,7 +57,7 @@ fn the_shipped_file_parses_and_its_commented_defaults_are_the_codes() {
 fn the_shipped_files_examples_parse() {
     let text = SHIPPED.replace("#~ ", "");
     let config = good(&text, &[("ZK_DIGEST", "u:p")]);
-    assert_eq!(config.zookeeper.auth.len(), 1);
+    assert_eq!(ensemble(&config).auth.len(), 1);
     assert_eq!((config.auth.keys.len(), config.auth.admin_keys.len()), (1, 1));
     assert_eq!(config.routes[0].max_in_flight, Some(1000));
 }
@@ -93,7 +93,7 @@ fn the_defaults_are_the_contracts() {
     assert_eq!(config.listen.proxy.to_string(), "127.0.0.1:8080");
     assert_eq!(config.listen.admin.to_string(), "127.0.0.1:9090");
     assert!(config.auth.keys.is_empty() && config.auth.admin_keys.is_empty() && !config.listen.insecure);
-    assert_eq!(config.zookeeper.session_timeout, seconds(15));
+    assert_eq!(ensemble(&config).session_timeout, seconds(15));
     assert_eq!(config.election.layout, Layout::ActiveNode);
     assert_eq!(config.election.root, "/wx-accounts");
     assert!(config.election.require_candidate);
@@ -206,9 +206,9 @@ fn what_a_file_says_is_in_the_model() {
     assert_eq!((key.name.as_str(), key.hash), ("bots", KeyHash::of(b"abc")));
     assert!(key.allows("wxid_1") && key.allows("team-1") && !key.allows("wxid_2"));
     assert!(config.auth.admin_keys.is_empty());
-    assert_eq!(config.zookeeper.connect, "a:1,b:2/chroot");
-    assert_eq!(config.zookeeper.auth[0].credential.expose(), "user:password");
-    assert_eq!(config.zookeeper.auth[1].credential.expose(), "literal");
+    assert_eq!(ensemble(&config).connect, "a:1,b:2/chroot");
+    assert_eq!(ensemble(&config).auth[0].credential.expose(), "user:password");
+    assert_eq!(ensemble(&config).auth[1].credential.expose(), "literal");
     assert!(!config.election.require_candidate);
     assert_eq!(config.election.on_history_reset, OnHistoryReset::Accept);
     assert_eq!(config.freshness.barrier, Barrier::Sync);
@@ -235,4 +235,35 @@ fn what_a_file_says_is_in_the_model() {
     assert_eq!((third.mode, third.account.len()), (Mode::Deny, 0));
     assert_eq!(config.shutdown.drain, Duration::from_secs(3605));
     assert!(!format!("{config:?}").contains("password"));
+}
+
+/// The ensemble that a configuration asks for.
+fn ensemble(config: &Config) -> &ZooKeeper {
+    match &config.coordination {
+        Coordination::ZooKeeper(zookeeper) => zookeeper,
+        Coordination::Embedded(state) => panic!("embedded, in {state:?}"),
+    }
+}
+
+#[test]
+fn the_gateway_keeps_elections_itself_where_the_file_speaks_of_no_zookeeper() {
+    let state = |text: &str| match parse("there/gateway.toml", text, with(&[])).unwrap().coordination {
+        Coordination::Embedded(state) => state.display().to_string(),
+        Coordination::ZooKeeper(_) => panic!("ZooKeeper: {text}"),
+    };
+    assert_eq!(state(ROUTE), "there/fencegate.state");
+    let embedded = "[coordination]\nbackend = \"embedded\"\n";
+    assert_eq!(state(&format!("{embedded}{ROUTE}")), "there/fencegate.state");
+    assert_eq!(state(&format!("{embedded}state = \"/var/lib/f.state\"\n{ROUTE}")), "/var/lib/f.state");
+    let config = good(ROUTE, &[]);
+    assert_eq!(config.listen.elections.to_string(), "127.0.0.1:9091");
+    assert_eq!(ensemble(&good(ROUTE, &[("FENCEGATE__ZOOKEEPER__CONNECT", "a:1")])).connect, "a:1");
+    let error = bad(&format!("{embedded}{ZOOKEEPER}{ROUTE}"), &[]);
+    assert!(error.contains("is not used by `backend = \"embedded\"`"), "{error}");
+    let error = bad(&format!("[coordination]\nbackend = \"zookeeper\"\n{ROUTE}"), &[]);
+    assert!(error.contains("1:1: there is no [zookeeper] section; allowed: add [zookeeper]"), "{error}");
+    let error = bad(&format!("[listen]\nelections = \"0.0.0.0:9091\"\n{ROUTE}"), &[]);
+    assert!(error.contains("can be reached from other machines"), "{error}");
+    let error = bad(&format!("[listen]\nelections = \"127.0.0.1:9090\"\n{ROUTE}"), &[]);
+    assert!(error.contains("`elections`: 127.0.0.1:9090 is the admin listener's"), "{error}");
 }

@@ -1,0 +1,53 @@
+//! The elections that the gateway keeps itself, served over HTTP: agents and plain clients in other processes take part.
+//!
+//! It says what [`election::embedded`](crate::election::embedded) said, and decides nothing. A session's secret comes as
+//! bearer; where the gateway has keys, one of them is needed as well.
+
+mod api;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post, put};
+use tokio::sync::Semaphore;
+
+use crate::election::embedded::Embedded;
+use crate::key::Key;
+
+/// How many event streams may be open; renewals need connections too.
+const MOST_STREAMS: usize = 1024;
+
+/// How many connections may be open.
+pub const MOST_CONNECTIONS: usize = 8192;
+
+/// How many bytes a body may have: an instance id and a duration.
+const MOST_BYTES: usize = 4096;
+
+/// What handlers share.
+#[derive(Debug)]
+struct Room {
+    embedded: Embedded,
+    /// Who may come. Empty: whoever can reach the listener.
+    keys: Vec<Key>,
+    streams: Arc<Semaphore>,
+}
+
+/// The routes.
+pub fn router(embedded: Embedded, keys: Vec<Key>) -> Router {
+    let room = Arc::new(Room { embedded, keys, streams: Arc::new(Semaphore::new(MOST_STREAMS)) });
+    Router::new()
+        .route("/v1/sessions", post(api::begin))
+        .route("/v1/sessions/{session}", put(api::renew).delete(api::end))
+        .route("/v1/elections", get(api::names))
+        .route("/v1/elections/{account}", get(api::look))
+        .route("/v1/elections/{account}/candidates", post(api::stand).delete(api::resign))
+        .route("/v1/events", get(stream::events))
+        .fallback(api::nothing_here)
+        .method_not_allowed_fallback(api::wrong_method)
+        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .with_state(room)
+}
