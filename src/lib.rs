@@ -17,6 +17,10 @@ pub mod forward;
 pub mod gateway;
 pub mod key;
 pub mod logging;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 pub mod serve;
 pub mod telemetry;
 pub mod tls;
