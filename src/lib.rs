@@ -12,9 +12,11 @@ pub mod code;
 pub mod config;
 pub mod descriptors;
 pub mod election;
+pub mod explain;
 pub mod fence;
 pub mod forward;
 pub mod gateway;
+pub mod init;
 pub mod key;
 pub mod logging;
 #[cfg(not(feature = "mutants"))]
@@ -22,5 +24,6 @@ mod mutant;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 pub mod serve;
+pub mod status;
 pub mod telemetry;
 pub mod tls;

@@ -1,13 +1,17 @@
 //! The command line: arguments and exit codes. Exit 0 done, 1 failed, 2 wrong usage or configuration.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use fencegate::config::{self, Config};
+use clap::{Args, Parser, Subcommand};
+use fencegate::ask::AskError;
+use fencegate::clock::wall_ms;
+use fencegate::config::{self, Config, Listen};
 use fencegate::key::{self, KeyHash};
 use fencegate::serve::{self, Bound};
-use fencegate::{ask, descriptors, logging};
+use fencegate::status::{self, Selection};
+use fencegate::{ask, descriptors, explain, init, logging};
 
 /// A request makes dozens of small allocations, which cost fewer instructions here than with the system's allocator.
 #[global_allocator]
@@ -20,6 +24,9 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+/// A request that is explained may have so many bytes.
+const LONGEST_TEXT: u64 = 256 << 20;
 
 #[derive(Subcommand)]
 enum Command {
@@ -42,11 +49,62 @@ enum Command {
         #[arg(long, default_value = "gateway.toml")]
         config: PathBuf,
     },
+    /// Write a configuration for a sender that is known; never over an existing file.
+    Init {
+        /// Which sender.
+        #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(init::names()))]
+        preset: String,
+        /// Where it listens: http://host:port.
+        #[arg(long)]
+        upstream: String,
+        /// The file to write.
+        #[arg(long, default_value = "gateway.toml")]
+        output: PathBuf,
+    },
+    /// Say what the gateway makes of an HTTP/1 request on standard input: route, account, token, verdict and why. The verdict
+    /// is by the view of the running gateway, whose admin listener is asked; keys of callers are not looked at. Where the admin
+    /// listener has keys, one is taken from the environment variable FENCEGATE_KEY.
+    Explain {
+        /// The configuration file.
+        #[arg(long, default_value = "gateway.toml")]
+        config: PathBuf,
+    },
+    /// Show the accounts of a running gateway as a table. Where the admin listener has keys, one is taken from the environment
+    /// variable FENCEGATE_KEY.
+    Status {
+        #[command(flatten)]
+        at: At,
+        /// Only those whose names begin so.
+        #[arg(long, default_value = "")]
+        prefix: String,
+        /// Only those in this state: held, vacant, invalid or unknown.
+        #[arg(long, default_value = "")]
+        state: String,
+    },
+    /// Exit 0 if a running gateway answers, 1 if it does not: for containers.
+    Healthcheck {
+        #[command(flatten)]
+        at: At,
+        /// Ask whether it is ready, not only whether it runs.
+        #[arg(long)]
+        ready: bool,
+    },
     /// Make keys.
     Key {
         #[command(subcommand)]
         command: KeyCommand,
     },
+}
+
+/// Where a running gateway's admin listener is.
+#[derive(Args)]
+struct At {
+    /// The configuration file of the running gateway.
+    #[arg(long, default_value = "gateway.toml")]
+    config: PathBuf,
+    /// Its admin listener instead, where that has no TLS: http://host:port.
+    #[arg(long)]
+    url: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -67,6 +125,15 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Command::AcceptHistory { config } => with(&config, accept_history),
+        Command::Init { preset, upstream, output } => make(&preset, &upstream, &output),
+        Command::Explain { config } => with(&config, explain),
+        Command::Status { at, prefix, state } => {
+            let selection = Selection { state, prefix };
+            asked(&at, async |listen, key| status::status(listen, key, &selection, wall_ms()).await)
+        }
+        Command::Healthcheck { at, ready } => {
+            asked(&at, async |listen, _| status::health(listen, ready).await.map(|said| said + "\n"))
+        }
         Command::Key { command: KeyCommand::New { name } } => new_key(&name),
     }
 }
@@ -78,6 +145,38 @@ fn with(file: &Path, run: impl FnOnce(Config) -> ExitCode) -> ExitCode {
             eprintln!("{error}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Asks a running gateway, and prints what it said.
+fn asked(at: &At, ask: impl AsyncFnOnce(&Listen, Option<&str>) -> Result<String, AskError>) -> ExitCode {
+    let run = |listen: &Listen| {
+        let key = std::env::var("FENCEGATE_KEY").ok();
+        match control_plane() {
+            Ok(runtime) => match runtime.block_on(ask(listen, key.as_deref())) {
+                Ok(said) => tell(&said),
+                Err(error) => fail(&error),
+            },
+            Err(error) => fail(&error),
+        }
+    };
+    match &at.url {
+        None => with(&at.config, |config| run(&config.listen)),
+        Some(url) => match ask::admin_at(url) {
+            Ok(listen) => run(&listen),
+            Err(why) => {
+                eprintln!("fencegate: --url {url}: {why}");
+                ExitCode::from(2)
+            }
+        },
+    }
+}
+
+/// Prints, and ends quietly where nobody reads on, as in `fencegate status | head`.
+fn tell(said: &str) -> ExitCode {
+    match std::io::stdout().write_all(said.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(&error),
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
     }
 }
 
@@ -129,6 +228,35 @@ async fn asked_to_stop() {
     tokio::select! {
         () = one(SignalKind::terminate()) => {}
         () = one(SignalKind::interrupt()) => {}
+    }
+}
+
+fn make(preset: &str, upstream: &str, output: &Path) -> ExitCode {
+    match init::write(preset, upstream, output) {
+        Ok(()) => {
+            println!("{}: written; see what it says, and begin with: fencegate serve", output.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.is_usage() => {
+            eprintln!("fencegate: {error}");
+            ExitCode::from(2)
+        }
+        Err(error) => fail(&error),
+    }
+}
+
+fn explain(config: Config) -> ExitCode {
+    let mut text = Vec::new();
+    if let Err(error) = std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut text) {
+        return fail(&error);
+    }
+    match control_plane() {
+        Ok(runtime) => {
+            let key = std::env::var("FENCEGATE_KEY").ok();
+            print!("{}", runtime.block_on(explain::explain(&config, &text, key.as_deref())));
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(&error),
     }
 }
 
