@@ -24,6 +24,10 @@ pub mod init;
 pub mod key;
 pub mod logging;
 pub mod quick;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 pub mod serve;
 pub mod status;
 pub mod telemetry;

@@ -145,6 +145,7 @@ run "supply chain" supply_chain
 run "lints" cargo clippy --all-targets --locked -- -D warnings
 run "documentation" documentation
 run "tests" cargo test --locked
+run "mutants" cargo test --locked --features mutants --test mutants -- --nocapture
 run "release build" cargo build --release --locked
 run "load programs" load_programs
 if [ -d "$suite" ]; then
@@ -156,6 +157,7 @@ fi
 step="summary"
 printf '\n=== all passed in %s s\n' "$SECONDS"
 grep -E '^ +(Running|Doc-tests) |^test result:' "$logs/tests.log"
+grep '^mutant ' "$logs/mutants.log"
 if [ -d "$suite" ]; then
     tail -n 1 "$logs/conformance.log"
 fi

@@ -11,6 +11,7 @@ use super::body::Budget;
 use super::service::{Gateway, Room};
 use crate::clock::Moment;
 use crate::code::Code;
+use crate::mutant::{self, Mutant};
 use crate::telemetry::Verdict;
 
 /// A request from its head to its verdict.
@@ -138,6 +139,9 @@ where
     F::Output: Send,
 {
     fn drop(&mut self) {
+        if mutant::is(Mutant::LeaveEarly) {
+            return;
+        }
         // Outside of a runtime it is only dropped when the process ends.
         if let (Some(future), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(future);

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::clock::{Clock, Moment};
 use crate::fence::account::Proof;
 use crate::fence::gate::Order;
+use crate::mutant::{self, Mutant};
 
 /// A barrier that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,10 @@ impl Proofs {
     /// Asks for a proof that begins later than now; returns the number it has to have at least.
     pub(super) fn want(&self) -> u64 {
         // The barrier numbered `begun` may have been sent before this request was in; the next one cannot.
-        let want = self.begun.load(SeqCst) + 1;
+        let mut want = self.begun.load(SeqCst) + 1;
+        if mutant::is(Mutant::EarlyProof) {
+            want = self.latest().map_or(0, |proven| proven.proof.order.0) + 1;
+        }
         if self.wanted.fetch_max(want, SeqCst) < want {
             self.work.notify_one();
         }

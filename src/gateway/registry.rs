@@ -20,6 +20,7 @@ use crate::fence::gate::{Effects, Order};
 use crate::fence::handover::{Sighting, Turn};
 use crate::fence::name::AccountName;
 use crate::fence::view::{Reading, View};
+use crate::mutant::{self, Mutant};
 use crate::telemetry::Telemetry;
 
 /// Accounts without a znode that are remembered: beyond it, the idle ones are forgotten.
@@ -284,7 +285,9 @@ impl Registry {
         let deadline = state.account.gate().deadline();
         let drains = was.is_none() && deadline.is_some();
         let absent = *state.account.gate().view() == View::Absent;
-        let forget = absent && !state.account.gate().is_busy() && entry.parked() == 0 && !again;
+        let idle = !state.account.gate().is_busy() && entry.parked() == 0 && !again;
+        let drop_gate = mutant::is(Mutant::DropGate);
+        let forget = absent && (idle || drop_gate);
         self.say(name, &mut state, applied.turn);
         self.carry_out(name, &mut state, applied.effects);
         drop(state);
@@ -298,7 +301,8 @@ impl Registry {
             (true, true) | (false, false) => {}
         }
         // Asked at every read, not only at the first that shows it gone: it may have been busy then.
-        if forget && self.absent.load(SeqCst) > MOST_ABSENT && self.accounts.remove(name.as_str()).is_some() {
+        let many = drop_gate || self.absent.load(SeqCst) > MOST_ABSENT;
+        if forget && many && self.accounts.remove(name.as_str()).is_some() {
             entry.forgotten.store(true, SeqCst);
             self.absent.fetch_sub(1, SeqCst);
         }

@@ -11,6 +11,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
     reason = "helpers of tests may panic, and each test uses its own part"
 )]
 

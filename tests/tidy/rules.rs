@@ -6,7 +6,7 @@ use crate::reading::{Source, Token};
 
 /// Who may name whom: a module names its own line and those above it. What stands nowhere is a helper.
 const LINES: &[&[&str]] = &[
-    &["clock", "code"],
+    &["clock", "code", "mutant"],
     &["fence"],
     HELPERS,
     &["claim", "election", "forward", "web"],
@@ -100,7 +100,7 @@ pub(crate) fn pure_fence(file: &Source) -> Vec<String> {
     }
     let foreign = file.paths().into_iter().filter_map(|(line, path)| {
         let names = path.join("::");
-        let outside = target(&path).is_some_and(|to| !["fence", "clock", "code"].contains(&to));
+        let outside = target(&path).is_some_and(|to| !["fence", "clock", "code", "mutant"].contains(&to));
         let does =
             matches!(&path[..], [std, part, ..] if std == "std" && IMPURE_STD.contains(&part.as_str()));
         (outside || does)
