@@ -46,6 +46,14 @@ def wait_until(what: str, holds, limit: float = 60, pause: float = 0.005):
     return found
 
 
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        return True
+    except OSError:
+        return False
+
+
 def default_gateway() -> str:
     target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
     return os.environ.get("FENCEGATE", str(target / "release" / "fencegate"))

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin};
 use crate::clock::{Clock, wall_ms};
-use crate::config::{Barrier, Config, OnHistoryReset};
+use crate::config::{Barrier, Config, OnHistoryReset, TlsListener};
 use crate::election::Backend;
 use crate::election::zookeeper::{BarrierKind, Settings, ZooKeeper};
 use crate::gateway::follower::{Follower, Pace};
@@ -20,6 +21,7 @@ use crate::gateway::server::{Workers, bind_alone, bind_shared};
 use crate::gateway::service::Gateway;
 use crate::gateway::status::Status;
 use crate::telemetry::{Telemetry, name};
+use crate::tls::{Tls, TlsError};
 
 /// Why the gateway does not serve.
 #[derive(Debug, Error)]
@@ -34,6 +36,9 @@ pub enum ServeError {
         /// What the system says.
         why: std::io::Error,
     },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A thread or a runtime cannot be made.
     #[error("cannot start: {0}")]
     Start(#[from] std::io::Error),
@@ -45,19 +50,22 @@ pub enum ServeError {
 /// Listeners that are bound and not served yet.
 #[derive(Debug)]
 pub struct Bound {
+    tls: Option<Arc<Tls>>,
     admin: StdListener,
     proxies: Vec<StdListener>,
 }
 
 impl Bound {
-    /// Binds all listeners, the admin one first and alone: a second gateway by mistake fails here.
+    /// Reads the certificates and binds all listeners, the admin one first and alone: a second gateway by mistake fails
+    /// here.
     ///
     /// # Errors
-    /// Which address cannot be bound.
+    /// Which address cannot be bound, or what is wrong with the certificates.
     pub fn new(config: &Config, workers: usize) -> Result<Self, ServeError> {
         let (admin, proxy) = (config.listen.admin, config.listen.proxy);
         let failed = |address, key| move |why| ServeError::Bind { address, key, why };
         Ok(Self {
+            tls: config.listen.tls.as_ref().map(Tls::load).transpose()?,
             admin: bind_alone(admin).map_err(failed(admin, "admin"))?,
             proxies: bind_shared(proxy, workers).map_err(failed(proxy, "proxy"))?,
         })
@@ -119,7 +127,9 @@ pub async fn run<B: Backend>(
     let telemetry = Arc::new(Telemetry::new());
     let registry = Arc::new(Registry::new(clock, Arc::clone(&telemetry)));
     let status = Arc::new(Status::default());
-    let gateway = Arc::new(Gateway::new(&config, Arc::clone(&registry), Arc::clone(&status)));
+    let acceptor = |listener| bound.tls.as_ref().and_then(|tls| tls.acceptor(listener));
+    let (proxy_tls, admin_tls) = (acceptor(TlsListener::Proxy), acceptor(TlsListener::Admin));
+    let gateway = Arc::new(Gateway::new(&config, Arc::clone(&registry), Arc::clone(&status), proxy_tls));
     let (proxy, admin_at) = (bound.proxy_address(), bound.admin_address());
 
     let owned = Arc::clone(&gateway);
@@ -145,10 +155,12 @@ pub async fn run<B: Backend>(
     let admin_listener = tokio::net::TcpListener::from_std(bound.admin)?;
     let serving_admin = tokio::spawn(admin::serve(
         admin_listener,
+        admin_tls,
         admin::router(admin),
         Arc::clone(&telemetry),
         async move { drop(admin_closes.await) },
     ));
+    let reloading = tokio::spawn(reload_on_hangup(bound.tls.clone(), Arc::clone(&telemetry)));
     let upkeep = tokio::spawn(admin::upkeep(Arc::clone(&telemetry)));
     let pace = Pace {
         max_staleness: config.freshness.max_staleness,
@@ -180,8 +192,29 @@ pub async fn run<B: Backend>(
         workers.drain().await;
     }
     upkeep.abort();
+    reloading.abort();
     let _ = close_admin.send(());
     let _ = tokio::time::timeout(Duration::from_secs(2), serving_admin).await;
     info!("ended");
     ended
+}
+
+/// Reads the certificates again on each SIGHUP, for ever. Bad ones change nothing but the log and a counter.
+async fn reload_on_hangup(tls: Option<Arc<Tls>>, telemetry: Arc<Telemetry>) {
+    let mut hangups = match signal(SignalKind::hangup()) {
+        Ok(hangups) => hangups,
+        Err(error) => return warn!("cannot listen for SIGHUP: {error}"),
+    };
+    while hangups.recv().await.is_some() {
+        let Some(tls) = &tls else {
+            info!("SIGHUP: there are no certificates to read again");
+            continue;
+        };
+        let read = tls.reload();
+        telemetry.certificate_reload(read.is_err());
+        match read {
+            Ok(()) => info!("SIGHUP: the certificates are read again; new connections get them"),
+            Err(error) => error!("SIGHUP: the certificates stay as they were: {error}"),
+        }
+    }
 }

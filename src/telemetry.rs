@@ -41,6 +41,7 @@ pub mod name {
     pub const OVERHEAD: &str = "fencegate_overhead_seconds";
     pub const CONNECTIONS: &str = "fencegate_connections";
     pub const CONNECTION_ERRORS: &str = "fencegate_connection_errors_total";
+    pub const CERTIFICATE_RELOADS: &str = "fencegate_certificate_reloads_total";
     pub const BUILD_INFO: &str = "fencegate_build_info";
     pub const CPU: &str = "process_cpu_seconds_total";
     pub const RESIDENT: &str = "process_resident_memory_bytes";
@@ -109,16 +110,19 @@ pub enum ConnectionError {
     Accept,
     /// Reset, or gone in the middle of something.
     Broken,
+    /// The handshake of TLS failed.
+    Tls,
 }
 
 impl ConnectionError {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 7] = [
         (Self::Parse, "parse"),
         (Self::HeaderTimeout, "header_timeout"),
         (Self::Idle, "idle"),
         (Self::TooMany, "too_many"),
         (Self::Accept, "accept"),
         (Self::Broken, "broken"),
+        (Self::Tls, "tls"),
     ];
 }
 
@@ -137,6 +141,7 @@ pub struct Telemetry {
     proofs: [Counter; 3],
     connection_errors: Vec<Counter>,
     connections: [Gauge; 2],
+    certificate_reloads: [Counter; 2],
     /// Sends cut at a handover's deadline.
     pub handover_cuts: Counter,
     /// Holders whose number is below their predecessor's.
@@ -226,6 +231,8 @@ impl Telemetry {
                 .map(|(_, kind)| counter(name::CONNECTION_ERRORS, "kind", kind))
                 .collect(),
             connections: ["proxy", "admin"].map(listener),
+            certificate_reloads: ["read", "failed"]
+                .map(|result| counter(name::CERTIFICATE_RELOADS, "result", result)),
             handover_cuts: plain(name::HANDOVER_CUTS),
             seq_regressions: plain(name::SEQ_REGRESSIONS),
             proof_seconds: seconds(name::PROOF),
@@ -265,6 +272,11 @@ impl Telemetry {
     /// Counts a proof's end.
     pub fn proof(&self, result: ProofResult) {
         bump(&self.proofs, result as usize);
+    }
+
+    /// Counts a reading of the certificates after the first.
+    pub fn certificate_reload(&self, failed: bool) {
+        bump(&self.certificate_reloads, usize::from(failed));
     }
 
     /// Counts a connection's early end.

@@ -4,7 +4,7 @@
 #   tests/run.sh
 #
 # The tests start real ZooKeeper servers: Java and ZooKeeper's jar are installed from Debian's packages where they are
-# missing (nothing is started as a service). The load programs run small against the release build, with kazoo from an
+# missing (nothing is started as a service), and so is a browser without a window, for the live page. The load programs run small against the release build, with kazoo from an
 # environment below the target folder. Where the conformance suite lies beside the repository (../shared/conformance), it
 # runs against the release build as well, with pytest from the same environment.
 # Where nothing may be installed, it says what to install and ends. CARGO_TARGET_DIR and ZOOKEEPER_CLASSPATH are
@@ -52,13 +52,23 @@ may_install() {
 
 has_java() { command -v java >/dev/null && java -version >/dev/null 2>&1; }
 has_zookeeper() { [ -n "${ZOOKEEPER_CLASSPATH:-}" ] || [ -e "$jar" ]; }
+has_browser() {
+    local browser
+    for browser in "${CHROMIUM:-}" chromium-headless-shell chromium chromium-browser google-chrome; do
+        if command -v "$browser" >/dev/null; then return; fi
+    done
+    return 1
+}
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 install_missing() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     has_java || missing+=(default-jre-headless)
+    command -v openssl >/dev/null || missing+=(openssl)
+    command -v curl >/dev/null || missing+=(curl)
     has_zookeeper || missing+=(zookeeper)
+    has_browser || missing+=(chromium-headless-shell)
     command -v python3 >/dev/null || missing+=(python3)
     has_venv || ! may_install || missing+=(python3-venv) # without it plain pip will do
     if [ "${#missing[@]}" -eq 0 ]; then
@@ -72,6 +82,7 @@ Install them (Debian: apt-get install ${missing[*]}) and run this again."
     as_root apt-get "${options[@]}" update
     as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y --no-install-recommends "${missing[@]}"
     has_java || fail "java does not run after its installation: install a Java runtime"
+    has_browser || fail "there is still no browser: install Chromium, or set CHROMIUM to its path"
     has_zookeeper || fail "$jar is still missing: install ZooKeeper, or set ZOOKEEPER_CLASSPATH"
 }
 
@@ -105,16 +116,28 @@ load_programs() {
     export FENCEGATE=$target/release/fencegate PYTHONDONTWRITEBYTECODE=1
     "$python" loadtest/scale.py --accounts 5000 --no-limits
     "$python" loadtest/handover.py --handovers 50 --no-limits
+    "$python" loadtest/exposed.py --slow 300 --sends 200 --no-limits
 }
 
 documentation() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --locked --document-private-items
 }
 
+# Licences, sources and bans in any case; advisories where cargo-deny is there to fetch them.
+supply_chain() {
+    python3 supply/supply.py check
+    if command -v cargo-deny >/dev/null; then
+        cargo deny --locked check
+    else
+        echo "cargo-deny is not installed: advisories are not looked up (cargo install cargo-deny)"
+    fi
+}
+
 command -v cargo >/dev/null || fail "there is no cargo: install a Rust toolchain (https://rustup.rs)"
 
 run "what is needed" install_missing
 run "format" cargo fmt --check
+run "supply chain" supply_chain
 run "lints" cargo clippy --all-targets --locked -- -D warnings
 run "documentation" documentation
 run "tests" cargo test --locked

@@ -96,7 +96,7 @@ pub(super) async fn accept_history(State(shared): Room, headers: HeaderMap) -> R
 
 pub(super) async fn nothing_here(uri: Uri) -> Problem {
     let detail = format!(
-        "nothing is at {}; there are /healthz, /readyz, /metrics, /v1/view, /v1/accounts, /v1/accounts/NAME, \
+        "nothing is at {}; there are / (a page), /healthz, /readyz, /metrics, /v1/view, /v1/accounts, /v1/accounts/NAME, \
          /v1/events and /v1/history/accept",
         uri.path()
     );

@@ -7,6 +7,7 @@
 mod access;
 mod api;
 mod metrics;
+mod page;
 mod problem;
 mod process;
 mod server;
@@ -83,6 +84,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         streams: Arc::new(Semaphore::new(MOST_STREAMS)),
     });
     Router::new()
+        .route("/", get(page::page))
         .route("/healthz", get(api::healthz))
         .route("/readyz", get(api::readyz))
         .route("/metrics", get(api::metrics))

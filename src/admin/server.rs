@@ -12,6 +12,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -19,6 +20,7 @@ use tracing::{debug, warn};
 
 use super::stream::Closing;
 use crate::telemetry::{ConnectionError, Listener, Telemetry};
+use crate::tls::Acceptor;
 
 /// How many connections may be open; further ones wait to be accepted.
 const MOST_CONNECTIONS: usize = 256;
@@ -43,16 +45,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Cancellation: dropped, it closes the listener and all connections at once.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Acceptor>,
     router: Router,
     telemetry: Arc<Telemetry>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    serve_at_most(MOST_CONNECTIONS, listener, router, telemetry, shutdown).await;
+    serve_at_most(MOST_CONNECTIONS, listener, tls, router, telemetry, shutdown).await;
 }
 
 pub(super) async fn serve_at_most(
     most: usize,
     listener: TcpListener,
+    tls: Option<Acceptor>,
     router: Router,
     telemetry: Arc<Telemetry>,
     shutdown: impl Future<Output = ()> + Send,
@@ -74,7 +78,7 @@ pub(super) async fn serve_at_most(
             Ok((stream, _)) => {
                 pause = FIRST_PAUSE;
                 let open = Open::new(telemetry.connections(Listener::Admin));
-                connections.spawn(converse(stream, router.clone(), closing.clone(), open));
+                connections.spawn(converse(stream, tls.clone(), router.clone(), closing.clone(), open));
             }
             Err(why) if is_peers(&why) => {}
             Err(why) => {
@@ -103,10 +107,34 @@ fn is_peers(why: &io::Error) -> bool {
 }
 
 /// One connection, to its end.
-async fn converse(stream: TcpStream, router: Router, mut closing: Closing, open: Open) {
+async fn converse(
+    stream: TcpStream,
+    tls: Option<Acceptor>,
+    router: Router,
+    mut closing: Closing,
+    open: Open,
+) {
     if let Err(why) = prepare(&stream) {
         debug!("a connection to the admin listener keeps its defaults: {why}");
     }
+    let Some(tls) = tls else { return speak(stream, router, closing, open).await };
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(HEADER_READ_TIMEOUT, tls.handshake(stream)) => shaken,
+        () = closing.wait() => return,
+    };
+    match shaken {
+        Ok(Ok(stream)) => Box::pin(speak(stream, router, closing, open)).await,
+        Ok(Err(why)) => debug!("a handshake with the admin listener failed: {why}"),
+        Err(_) => debug!("a handshake with the admin listener took too long"),
+    }
+}
+
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    mut closing: Closing,
+    open: Open,
+) {
     let service = TowerToHyperService::new(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

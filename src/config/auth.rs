@@ -111,7 +111,7 @@ pub(super) fn check_exposed(
         format!(
             "`{listener}`: {address} can be reached from other machines, and nothing asks callers who they are; \
              allowed: an address of this machine alone such as 127.0.0.1:{port}, or keys ([auth] {keys}; `fencegate \
-             key new` makes one), or `insecure = true` in [listen] where whoever can reach it may do everything"
+             key new` makes one), or client certificates ([listen.tls] client_ca), or `insecure = true` in [listen] where whoever can reach it may do everything"
         ),
     );
 }

@@ -13,10 +13,11 @@ use super::auth;
 use super::error::{Problem, Read};
 use super::model::{
     Auth, Barrier, Config, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log, LogFormat,
-    Metrics, OnHistoryReset, Route, Secret, Shutdown, ZkAuth, ZooKeeper,
+    Metrics, OnHistoryReset, Route, Secret, Shutdown, Tls, TlsListener, ZkAuth, ZooKeeper,
 };
 use super::route;
 use super::section::Section;
+use super::tls;
 use super::tree::Node;
 use super::value::{
     DAY, address as socket, choice, count, duration, flag, parsed, parsed_url, size, timeout,
@@ -71,16 +72,21 @@ fn listen(mut section: Section<'_>, auth: &Auth, problems: &mut Vec<Problem>) ->
         proxy: section.take("proxy", socket, local(8080)),
         admin: section.take("admin", socket, local(9090)),
         insecure: section.take("insecure", flag, false),
+        tls: tls::read(section.node("tls"), problems),
     };
-    let guarded = |keys: &[Key]| listen.insecure || !keys.is_empty();
-    auth::check_exposed(&mut section, "proxy", listen.proxy, "keys", guarded(&auth.keys));
-    auth::check_exposed(&mut section, "admin", listen.admin, "admin_keys", guarded(&auth.admin_keys));
+    let guarded = |listener, keys: &[Key]| {
+        let asks = |tls: &Tls| tls.client_ca.is_some() && tls.listeners.contains(&listener);
+        listen.insecure || !keys.is_empty() || listen.tls.as_ref().is_some_and(asks)
+    };
+    let (proxy, admin) = (TlsListener::Proxy, TlsListener::Admin);
+    auth::check_exposed(&mut section, "proxy", listen.proxy, "keys", guarded(proxy, &auth.keys));
+    auth::check_exposed(&mut section, "admin", listen.admin, "admin_keys", guarded(admin, &auth.admin_keys));
     if listen.proxy == listen.admin && listen.proxy.port() != 0 {
         let place = section.place_of("admin");
         section
             .problem(&place, format!("`admin`: {} is the proxy's; allowed: another address", listen.admin));
     }
-    section.not_built(&["elections", "tls", "trusted_proxies"]);
+    section.not_built(&["elections", "trusted_proxies"]);
     section.finish(problems);
     listen
 }

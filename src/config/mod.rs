@@ -17,6 +17,7 @@ mod rewrite;
 mod route;
 mod section;
 mod template;
+mod tls;
 mod tree;
 mod value;
 
@@ -31,7 +32,8 @@ use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
     Auth, Barrier, Config, Election, Freshness, Handover, JsonValue, Layout, Level, Limits, Listen, Log,
-    LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth, ZooKeeper,
+    LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream,
+    ZkAuth, ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};

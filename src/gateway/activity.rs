@@ -13,6 +13,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use crate::clock::{Clock, Moment};
 use crate::telemetry::ConnectionError;
@@ -173,31 +174,55 @@ impl Drop for Busy {
     }
 }
 
+/// What a caller is spoken to over.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// It takes more than the caller does: what waits shows only when it is flushed.
+    const KEEPS: bool;
+    /// The connection below.
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Stream for TcpStream {
+    const KEEPS: bool = false;
+
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Stream for TlsStream<TcpStream> {
+    const KEEPS: bool = true;
+
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
 /// A stream that notes what happens on it.
 #[derive(Debug)]
-pub struct Watched {
-    stream: TcpStream,
+pub struct Watched<S: Stream> {
+    stream: S,
     activity: Arc<Activity>,
 }
 
-impl Watched {
+impl<S: Stream> Watched<S> {
     /// Watches a stream.
     #[must_use]
-    pub fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
+    pub fn new(stream: S, activity: Arc<Activity>) -> Self {
         Self { stream, activity }
     }
 }
 
 /// To a caller that reads an answer until the connection ends, an orderly end of a broken one would look whole.
-impl Drop for Watched {
+impl<S: Stream> Drop for Watched<S> {
     fn drop(&mut self) {
         if self.activity.aborted.load(Relaxed) {
-            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            let _ = SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
         }
     }
 }
 
-impl AsyncRead for Watched {
+impl<S: Stream> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -212,7 +237,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: Stream> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.activity.wrote(polled.is_pending());
@@ -220,7 +245,11 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        if S::KEEPS {
+            self.activity.wrote(polled.is_pending());
+        }
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

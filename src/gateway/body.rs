@@ -19,6 +19,11 @@ use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 /// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
 const SMALL: u64 = 4 * 1024;
 
+/// Pieces that are kept as they came. Each holds the memory it was read into, whatever its size.
+const MOST_AS_THEY_CAME: usize = 16;
+/// What comes after them in smaller pieces is copied together.
+const LARGE: usize = 8 * 1024;
+
 /// How much of a body may come, and how fast.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyBounds {
@@ -64,6 +69,8 @@ impl Drop for Budget {
 #[derive(Debug, Default)]
 pub struct Received {
     frames: VecDeque<Bytes>,
+    /// What came last, in small pieces.
+    small: Vec<u8>,
     size: u64,
     complete: bool,
     /// What looks through the rest, where its account was read from the beginning.
@@ -73,10 +80,29 @@ pub struct Received {
 }
 
 impl Received {
-    /// What is in.
+    /// What is in, all of it.
     #[must_use]
-    pub fn beginning(&self) -> Beginning<'_> {
+    pub fn beginning(&mut self) -> Beginning<'_> {
+        self.gather();
         Beginning { frames: &self.frames, complete: self.complete }
+    }
+
+    fn keep(&mut self, data: Bytes) {
+        if self.frames.len() < MOST_AS_THEY_CAME || data.len() >= LARGE {
+            self.gather();
+            self.frames.push_back(data);
+            return;
+        }
+        self.small.extend_from_slice(&data);
+        if self.small.len() >= LARGE {
+            self.gather();
+        }
+    }
+
+    fn gather(&mut self) {
+        if !self.small.is_empty() {
+            self.frames.push_back(std::mem::take(&mut self.small).into());
+        }
     }
 
     /// The body to send: what was received, and what still comes.
@@ -122,12 +148,9 @@ pub async fn receive(
     let bounds = &route.body_bounds;
     let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
-    loop {
+    received.complete = loop {
         let data = match incoming.frame().await {
-            None => {
-                received.complete = true;
-                return Ok(Some(received));
-            }
+            None => break true,
             // Trailers end here; they carry nothing that counts.
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(error)) if has_left(&error) => return Ok(None),
@@ -152,15 +175,16 @@ pub async fn receive(
                 return Err(Code::Overloaded);
             }
         }
-        received.frames.push_back(data);
+        received.keep(data);
         if incoming.is_end_stream() {
-            received.complete = true;
-            return Ok(Some(received));
+            break true;
         }
         if received.size > bounds.buffer {
-            return Ok(Some(received));
+            break false;
         }
-    }
+    };
+    received.gather();
+    Ok(Some(received))
 }
 
 /// Whether a body broke off because its connection or stream ended, and not because it is malformed: over HTTP/1 an I/O
@@ -171,4 +195,29 @@ fn has_left(error: &hyper::Error) -> bool {
     cause.is_none_or(|cause| {
         [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe].contains(&cause.kind())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_gathered_in_their_order() {
+        for size in [1, 7, 1000, LARGE - 1, LARGE, LARGE + 1] {
+            let mut received = Received::default();
+            let whole: Vec<u8> = (0..200_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+            // Every hundredth piece is a large one.
+            let (mut rest, mut number) = (whole.as_slice(), 0);
+            while !rest.is_empty() {
+                number += 1;
+                let next = if number % 100 == 0 { LARGE } else { size };
+                let (piece, further) = rest.split_at(next.min(rest.len()));
+                received.keep(Bytes::copy_from_slice(piece));
+                rest = further;
+            }
+            received.gather();
+            assert!(received.frames.iter().flatten().eq(&whole), "{size}");
+            assert!(received.frames.len() < 100, "{size}: {}", received.frames.len());
+        }
+    }
 }

@@ -1,9 +1,9 @@
-//! One connection of a caller: HTTP/1.1 or HTTP/2 by its first bytes, with a watchdog over both.
+//! One connection of a caller: HTTP/1.1 or HTTP/2, by its first bytes or by what TLS agreed on, with a watchdog over both.
 //!
 //! Carries requests to [`ingress`]. It reads no request itself.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -16,10 +16,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::activity::{Activity, Patience, Watched};
+use super::activity::{Activity, Patience, Stream, Watched};
 use super::ingress;
+use super::outgoing::Peer;
 use super::service::Worker;
 use crate::telemetry::{ConnectionError, Listener};
+use crate::tls::{Acceptor, is_http2};
 
 /// How far the process is on its way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,14 +73,46 @@ pub(super) async fn serve(
     let patience = Patience { head: limits.header_read_timeout, idle: limits.idle_timeout };
     let _ = stream.set_nodelay(true);
     let telemetry = Arc::clone(&worker.gateway.registry.telemetry);
-    let ended = match tokio::time::timeout(patience.head, speaks_http2(&stream)).await {
-        Ok(Ok(true)) => serve_http2(stream, peer, &worker, patience, stage).await,
-        Ok(Ok(false)) => serve_http1(stream, peer, &worker, patience, stage).await,
-        Ok(Err(_)) => Err(ConnectionError::Broken),
-        Err(_) => Err(ConnectionError::HeaderTimeout),
+    let ended = match &worker.gateway.tls {
+        None => serve_plain(stream, peer.ip(), &worker, patience, stage).await,
+        // In a box, so that other connections are not as large as these.
+        Some(tls) => Box::pin(serve_tls(stream, peer.ip(), tls, &worker, patience, stage)).await,
     };
     if let Err(kind) = ended {
         telemetry.connection_error(kind);
+    }
+}
+
+async fn serve_plain(
+    stream: TcpStream,
+    peer: IpAddr,
+    worker: &Arc<Worker>,
+    patience: Patience,
+    stage: watch::Receiver<Stage>,
+) -> Result<(), ConnectionError> {
+    let peer = Peer { address: peer, tls: false };
+    match tokio::time::timeout(patience.head, speaks_http2(&stream)).await {
+        Ok(Ok(true)) => serve_http2(stream, peer, worker, patience, stage).await,
+        Ok(Ok(false)) => serve_http1(stream, peer, worker, patience, stage).await,
+        Ok(Err(_)) => Err(ConnectionError::Broken),
+        Err(_) => Err(ConnectionError::HeaderTimeout),
+    }
+}
+
+async fn serve_tls(
+    stream: TcpStream,
+    peer: IpAddr,
+    tls: &Acceptor,
+    worker: &Arc<Worker>,
+    patience: Patience,
+    stage: watch::Receiver<Stage>,
+) -> Result<(), ConnectionError> {
+    let peer = Peer { address: peer, tls: true };
+    match tokio::time::timeout(patience.head, tls.handshake(stream)).await {
+        Ok(Ok(stream)) if is_http2(&stream) => serve_http2(stream, peer, worker, patience, stage).await,
+        Ok(Ok(stream)) => serve_http1(stream, peer, worker, patience, stage).await,
+        Ok(Err(_)) => Err(ConnectionError::Tls),
+        Err(_) => Err(ConnectionError::HeaderTimeout),
     }
 }
 
@@ -101,9 +135,9 @@ async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
     }
 }
 
-async fn serve_http1(
-    stream: TcpStream,
-    peer: SocketAddr,
+async fn serve_http1<S: Stream>(
+    stream: S,
+    peer: Peer,
     worker: &Arc<Worker>,
     patience: Patience,
     stage: watch::Receiver<Stage>,
@@ -113,7 +147,7 @@ async fn serve_http1(
     let (own, busy) = (Arc::clone(worker), Arc::clone(&activity));
     let service = service_fn(move |request| {
         // Boxed: the library moves it about, and it is large.
-        Box::pin(ingress::serve(Arc::clone(&own), peer.ip(), request, busy.request()))
+        Box::pin(ingress::serve(Arc::clone(&own), peer, request, busy.request()))
     });
     let connection = http1::Builder::new()
         .header_read_timeout(None)
@@ -124,9 +158,9 @@ async fn serve_http1(
         .await
 }
 
-async fn serve_http2(
-    stream: TcpStream,
-    peer: SocketAddr,
+async fn serve_http2<S: Stream>(
+    stream: S,
+    peer: Peer,
     worker: &Arc<Worker>,
     patience: Patience,
     stage: watch::Receiver<Stage>,
@@ -136,7 +170,7 @@ async fn serve_http2(
     let (own, busy) = (Arc::clone(worker), Arc::clone(&activity));
     let service = service_fn(move |request| {
         // Boxed: the library moves it about, and it is large.
-        Box::pin(ingress::serve(Arc::clone(&own), peer.ip(), request, busy.request()))
+        Box::pin(ingress::serve(Arc::clone(&own), peer, request, busy.request()))
     });
     let headers = u32::try_from(worker.gateway.limits.max_header_bytes).unwrap_or(u32::MAX);
     let connection = http2::Builder::new(TokioExecutor::new())

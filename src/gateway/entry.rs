@@ -96,7 +96,7 @@ impl Send {
     }
 }
 
-/// What the sender is told about who sends: made once per term. All of it lies in one piece of memory, because with many
+/// What the sender is told about who sends: made once per term, at its first send. All of it lies in one piece of memory, because with many
 /// accounts it is not in any cache when it is needed.
 #[derive(Debug)]
 pub struct Identity {
@@ -199,7 +199,7 @@ pub struct State {
     pub account: Account<Arc<Send>>,
     /// What is told about it.
     pub record: Record,
-    /// For the term that holds.
+    /// For the term that holds, from its first send on.
     pub identity: Option<Arc<Identity>>,
     /// The last invalid holder that was logged, so that each is said once.
     pub(super) said: Option<crate::fence::view::Invalid>,

@@ -3,7 +3,6 @@
 //! Read this from top to bottom, and [`plan`](super::plan) beside it, to know in which order things happen.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -13,7 +12,7 @@ use hyper::body::{Body, Incoming};
 use super::activity::Busy;
 use super::events::Event;
 use super::journey::{Journey, RunToEnd};
-use super::outgoing::{self, Came};
+use super::outgoing::{self, Came, Peer};
 use super::plan::{Go, Rejected, decide};
 use super::reply::{self, Known, ReplyBody, VERDICT};
 use super::service::{Enlisted, Gateway, Route, Worker};
@@ -29,7 +28,7 @@ use crate::telemetry::Verdict;
 /// Serves one request. Dropped before the permit, the request is withdrawn; after it, the send runs to its end.
 pub(super) async fn serve(
     worker: Arc<Worker>,
-    peer: IpAddr,
+    peer: Peer,
     request: Request<Incoming>,
     busy: Arc<Busy>,
 ) -> Result<Response<ReplyBody>, Infallible> {
@@ -89,7 +88,7 @@ fn request_id(fields: &Fields<'_>) -> HeaderValue {
 /// waits for it.
 fn take_off(
     worker: &Worker,
-    peer: IpAddr,
+    peer: Peer,
     parts: Parts,
     ending: Ending,
     incoming: Incoming,

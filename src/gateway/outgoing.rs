@@ -50,11 +50,20 @@ pub enum Sender<'a> {
     Unjudged(&'a str),
 }
 
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether it is spoken to over TLS.
+    pub tls: bool,
+}
+
 /// How a request came in.
 #[derive(Debug)]
 pub struct Came<'a> {
-    /// The caller's address.
-    pub peer: IpAddr,
+    /// The caller.
+    pub peer: Peer,
     /// The Host it asked for.
     pub host: Option<&'a str>,
     /// Over which version of HTTP.
@@ -91,8 +100,8 @@ pub fn to_sender(
         }
     }
     headers.insert(REQUEST_ID, request_id.clone());
-    headers.insert(FORWARDED_FOR, address(came.peer));
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    headers.insert(FORWARDED_FOR, address(came.peer.address));
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(if came.peer.tls { "https" } else { "http" }));
     match came.host.and_then(|host| HeaderValue::from_str(host).ok()) {
         Some(asked) => headers.insert(FORWARDED_HOST, asked),
         None => headers.remove(FORWARDED_HOST),
@@ -166,7 +175,8 @@ mod tests {
         ] {
             headers.append(name, HeaderValue::from_static(value));
         }
-        let came = Came { peer: "10.0.0.1".parse().unwrap(), host: Some("asked"), version: Version::HTTP_11 };
+        let peer = Peer { address: "10.0.0.1".parse().unwrap(), tls: false };
+        let came = Came { peer, host: Some("asked"), version: Version::HTTP_11 };
         let ending = Fields::of(&headers).ending;
         to_sender(
             &mut headers,

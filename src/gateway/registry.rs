@@ -9,7 +9,7 @@ use dashmap::DashMap;
 use tokio::sync::{Notify, broadcast};
 use tracing::{error, info, warn};
 
-use super::entry::{Entry, Handover, Identity, Send, State, Tally};
+use super::entry::{Entry, Handover, Send, State, Tally};
 use super::events::{Event, HolderSummary};
 use super::parking::Places;
 use super::proofs::Proofs;
@@ -269,13 +269,17 @@ impl Registry {
         state.bytes = reading.bytes;
         let applied = state.account.apply(reading, mark, order, link, now);
         state.being_read = false;
+        if applied.is_unsure {
+            // It is read again and again until there is a barrier, and nobody else may want one.
+            self.proofs.want();
+        }
         // Nothing was applied of a history that went back, and nothing is until it is accepted.
         let again = state.account.freshness().is_dirty()
             && !applied.history_went_back
             && !std::mem::replace(&mut state.queued, true);
         if applied.changed {
-            let identity = state.account.gate().view().holder().map(|holder| Identity::new(name, holder));
-            state.identity = identity.map(Arc::new);
+            // Made at the term's first send: most of many accounts do not send, and it is a third of an entry.
+            state.identity = None;
         }
         let deadline = state.account.gate().deadline();
         let drains = was.is_none() && deadline.is_some();

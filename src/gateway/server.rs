@@ -184,7 +184,10 @@ fn admit(
         }
         None => {
             worker.gateway.registry.telemetry.connection_error(ConnectionError::TooMany);
-            connections.spawn(turn_away(stream));
+            // A handshake only to refuse would cost more than what is refused.
+            if worker.gateway.tls.is_none() {
+                connections.spawn(turn_away(stream));
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::config::{self, Config, Limits};
 use crate::forward::memory::Memory;
 use crate::forward::pool::{Pool, Target};
 use crate::key::Key;
+use crate::tls::Acceptor;
 
 /// A route, ready to be used.
 #[derive(Debug)]
@@ -52,6 +53,8 @@ pub struct Gateway {
     pub limits: Limits,
     /// Who may send. Empty: whoever can reach the listener.
     pub keys: Vec<Key>,
+    /// How callers are spoken to; `None`: without TLS.
+    pub tls: Option<Acceptor>,
     pub(super) being_read: AtomicUsize,
     pub(super) buffered: Arc<AtomicU64>,
     pub(super) unknown_buffered: Arc<AtomicU64>,
@@ -63,7 +66,7 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway after `config`.
     #[must_use]
-    pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>) -> Self {
+    pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>, tls: Option<Acceptor>) -> Self {
         let limits = config.limits.clone();
         let several = config.routes.len() > 1;
         // Routes to one sender share its connections.
@@ -109,6 +112,7 @@ impl Gateway {
             },
             limits,
             keys: config.auth.keys.clone(),
+            tls,
             registry,
             status,
             being_read: AtomicUsize::new(0),

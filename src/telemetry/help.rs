@@ -62,6 +62,7 @@ pub const ALL: &[(&str, Kind, &str)] = &[
     ),
     (name::CONNECTIONS, Kind::Gauge, "Open connections by listener."),
     (name::CONNECTION_ERRORS, Kind::Counter, "Connections that ended early or never began."),
+    (name::CERTIFICATE_RELOADS, Kind::Counter, "Readings of the certificates on SIGHUP by result."),
     (name::BUILD_INFO, Kind::Gauge, "1, with the version that runs."),
     (name::CPU, Kind::Counter, "Processor time used, user and system, in seconds."),
     (name::RESIDENT, Kind::Gauge, "Resident memory in bytes."),

@@ -35,6 +35,7 @@ pub struct Setup {
     routes: Vec<String>,
     extra: String,
     environment: Vec<(String, String)>,
+    descriptors: Option<u32>,
     file: Option<String>,
 }
 
@@ -56,6 +57,7 @@ impl Setup {
             routes: Vec::new(),
             extra: String::new(),
             environment: Vec::new(),
+            descriptors: None,
             file: None,
         }
     }
@@ -118,6 +120,13 @@ impl Setup {
         self
     }
 
+    /// At most so many file descriptors.
+    #[must_use]
+    pub fn descriptors(mut self, count: u32) -> Self {
+        self.descriptors = Some(count);
+        self
+    }
+
     /// The whole file.
     pub fn text(&self) -> String {
         if let Some(text) = &self.file {
@@ -149,15 +158,22 @@ impl Setup {
         let folder = Folder::new("gateway");
         let config = folder.write("gateway.toml", self.text());
         let log = folder.join("gateway.log");
-        let process = spawn(&config, &log, &self.environment);
+        let process = spawn(&config, &log, &self);
         Gateway { setup: self, process: Mutex::new(process), config, log, folder }
     }
 }
 
-fn spawn(config: &Path, log: &Path, environment: &[(String, String)]) -> Process {
-    let mut command = Command::new(BINARY);
+fn spawn(config: &Path, log: &Path, setup: &Setup) -> Process {
+    let mut command = Command::new("sh");
+    match setup.descriptors {
+        Some(count) => command.args(["-c", &format!("ulimit -n {count} && exec \"$0\" \"$@\""), BINARY]),
+        None => {
+            command = Command::new(BINARY);
+            &mut command
+        }
+    };
     command.arg("serve").arg("--config").arg(config);
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command.envs(setup.environment.iter().map(|(name, value)| (name, value)));
     Process::spawn("the gateway", command, log)
 }
 
@@ -274,6 +290,11 @@ impl Gateway {
         self.process.lock().unwrap().wait(limit).code()
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.lock().unwrap().id()
+    }
+
     /// Whether the process runs, frozen or not.
     pub fn is_running(&self) -> bool {
         self.process.lock().unwrap().ended().is_none()
@@ -300,7 +321,7 @@ impl Gateway {
     pub fn restart(&self) {
         let mut process = self.process.lock().unwrap();
         process.kill();
-        *process = spawn(&self.config, &self.log, &self.setup.environment);
+        *process = spawn(&self.config, &self.log, &self.setup);
     }
 }
 

@@ -1,10 +1,11 @@
 //! The test kit: real parts on loopback for integration tests, brought in by `mod support;`.
 //!
 //! [`Ensemble`] (ZooKeeper servers), [`Sender`] (an upstream that records), [`Relay`] (a line that fails on demand),
-//! [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary), [`Stage`] (all of them, shared by a
-//! file's tests), [`http1`] (raw bytes to any of them), [`wait`] (conditions instead of sleeps). Every part stops and
-//! removes its files when it is dropped. Everything blocks, and may be called from async tests of the multi-thread
-//! flavour. It never skips: what is missing makes the test fail and says what to install.
+//! [`Authority`] (certificates), [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary),
+//! [`Browser`] (which shows its page), [`Stage`] (all of them, shared by a file's tests), [`http1`] (raw bytes to any of
+//! them), [`wait`] (conditions instead of sleeps). Every part stops and removes its files when it is dropped. Everything
+//! blocks, and may be called from async tests of the multi-thread flavour. It never skips: what is missing makes the test
+//! fail and says what to install.
 
 #![allow(
     dead_code,
@@ -20,6 +21,8 @@
 )]
 
 pub mod answer;
+pub mod browser;
+pub mod certificates;
 pub mod expect;
 pub mod gateway;
 pub mod http1;
@@ -34,6 +37,8 @@ pub mod wait;
 pub mod zookeeper;
 
 pub use answer::{Answer, Ending};
+pub use browser::Browser;
+pub use certificates::{Authority, Certificate};
 pub use expect::{answer_to, assert_admitted, assert_bytes_refused, assert_no_request, assert_refused, only};
 pub use gateway::{Gateway, Setup};
 pub use http1::{Connection, Headers, Response, call, get_json, try_call};

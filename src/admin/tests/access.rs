@@ -3,7 +3,8 @@
 use super::*;
 use crate::key::{Key, KeyHash};
 
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 8] = [
+    "/",
     "/metrics",
     "/v1/view",
     "/v1/accounts",

@@ -24,7 +24,7 @@ async fn start(most: usize, router: Router) -> Running {
     let shutdown = async {
         let _ = stopped.await;
     };
-    let serving = tokio::spawn(serve_at_most(most, listener, router, Arc::clone(&telemetry), shutdown));
+    let serving = tokio::spawn(serve_at_most(most, listener, None, router, Arc::clone(&telemetry), shutdown));
     Running { at, telemetry, stop, serving }
 }
 

@@ -74,7 +74,7 @@ fn unknown_variables_are_refused_with_what_exists() {
         ("FENCEGATE__ROUTE__2__PATH", "there is no number 2; allowed: 0 to 1"),
         ("FENCEGATE__ROUTE__PATH", "\"path\" stands where a number must"),
         ("FENCEGATE__ROUTE__0__PATH__X", "\"x\" lies inside a single value"),
-        ("FENCEGATE__LISTEN__TLS__CERT", "\"tls\" in [listen] is not built yet"),
+        ("FENCEGATE__LISTEN__TRUSTED_PROXIES", "\"trusted_proxies\" in [listen] is not built yet"),
         ("FENCEGATE__ROUTE__0__JSON_INTEGER", "allowed: true or false"),
         ("FENCEGATE__", "names no key"),
         ("FENCEGATE__LISTEN____PROXY", "names no key"),

@@ -8,7 +8,7 @@ fn an_unknown_key_is_refused_with_its_place_and_the_key_that_was_meant() {
     let first = error.lines().next().unwrap();
     assert_eq!(
         first,
-        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin, insecure"
+        "gateway.toml:3:1: unknown key \"admni\" in [listen] (did you mean \"admin\"?); allowed: proxy, admin, insecure, tls"
     );
     let error = bad(&around("  [limitz]"), &[]);
     assert!(error.starts_with("gateway.toml:7:4: unknown key \"limitz\""), "{error}");
@@ -67,8 +67,6 @@ fn what_is_not_built_is_refused_by_name() {
         "[coordination]\nbackend = \"etcd\"",
         "[coordination]\nbackend = \"embedded\"",
         "[listen]\nelections = \"127.0.0.1:9091\"",
-        "[listen]\ntls = { cert = \"a\" }",
-        "[listen.tls]\ncert = \"a\"",
         "[listen]\ntrusted_proxies = []",
         "[election]\nlayout = \"lowest-member\"",
         "[election]\nlayout = \"single-node\"",
@@ -172,6 +170,12 @@ fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
             assert_eq!(error.lines().count(), 1, "{error}");
             good(&around(&format!("{listen}insecure = true")), &[]);
             good(&around(&format!("{listen}{keys}")), &[]);
+            let tls =
+                |more: &str| around(&format!("{listen}[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}"));
+            good(&tls("client_ca = \"a\""), &[]);
+            bad(&tls(""), &[]);
+            let other = if listener == "proxy" { "admin" } else { "proxy" };
+            bad(&tls(&format!("client_ca = \"a\"\nlisteners = [\"{other}\"]")), &[]);
             bad(&around(&format!("{listen}{}", if *keys == own { &admin } else { &own })), &[]);
         }
         for address in ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]"] {
@@ -183,6 +187,20 @@ fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
 }
 
 const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+#[test]
+fn names_of_clients_are_names_and_need_an_authority() {
+    let tls = |more: &str| bad(&around(&format!("[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}")), &[]);
+    for key in ["client_names", "admin_names"] {
+        let error = tls(&format!("{key} = [\"a\"]"));
+        assert!(error.contains("nothing asks for certificates"), "{error}");
+        let error = tls(&format!("client_ca = \"a\"\n{key} = [\"a b\"]"));
+        assert!(error.contains("no name; allowed: a DNS name or an address"), "{error}");
+    }
+    assert!(tls("listeners = [\"elsewhere\"]").contains("unknown; allowed: \"proxy\", \"admin\""));
+    assert!(tls("listeners = []").contains("the list is empty"));
+    assert!(bad(&around("[listen.tls]\ncert = \"\""), &[]).contains("`key` is missing in [listen.tls]"));
+}
 
 #[test]
 fn keys_are_named_hashed_and_for_certain_accounts() {
