@@ -4,7 +4,8 @@
 #   tests/run.sh
 #
 # The tests start real ZooKeeper servers: Java and ZooKeeper's jar are installed from Debian's packages where they are
-# missing (nothing is started as a service), and so is a browser without a window, for the live page. The load programs run small against the release build, with kazoo from an
+# missing (nothing is started as a service), and so are HAProxy and nginx, which parse beside the gateway, and a browser without a
+# window, for the live page. The load programs run small against the release build, with kazoo from an
 # environment below the target folder. Where the conformance suite lies beside the repository (../shared/conformance), it
 # runs against the release build as well, with pytest from the same environment.
 # Where nothing may be installed, it says what to install and ends. CARGO_TARGET_DIR and ZOOKEEPER_CLASSPATH are
@@ -62,6 +63,14 @@ has_browser() {
 has_kazoo() { python3 -c 'import kazoo' 2>/dev/null; }
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
+stop_service() {
+    if [ -d /run/systemd/system ]; then
+        as_root systemctl disable --now "$1" >/dev/null 2>&1 || true
+    else
+        as_root service "$1" stop >/dev/null 2>&1 || true
+    fi
+}
+
 install_missing() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
@@ -71,6 +80,8 @@ install_missing() {
     has_zookeeper || missing+=(zookeeper)
     has_kazoo || missing+=(python3 python3-kazoo)
     has_browser || missing+=(chromium-headless-shell)
+    command -v haproxy >/dev/null || missing+=(haproxy)
+    command -v nginx >/dev/null || missing+=(nginx-light)
     command -v python3 >/dev/null || missing+=(python3)
     has_venv || ! may_install || missing+=(python3-venv) # without it plain pip will do
     if [ "${#missing[@]}" -eq 0 ]; then
@@ -83,6 +94,11 @@ Install them (Debian: apt-get install ${missing[*]}) and run this again."
     local options=(-qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
     as_root apt-get "${options[@]}" update
     as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y --no-install-recommends "${missing[@]}"
+    # Their packages start them; the tests start their own.
+    local service
+    for service in haproxy nginx; do
+        case " ${missing[*]} " in *" $service"*) stop_service "$service" ;; esac
+    done
     has_java || fail "java does not run after its installation: install a Java runtime"
     has_browser || fail "there is still no browser: install Chromium, or set CHROMIUM to its path"
     has_kazoo || fail "python3 still has no kazoo: install it (pip install kazoo) for the python3 on the path"

@@ -116,11 +116,14 @@ impl Ending {
 }
 
 impl<'a> Fields<'a> {
-    /// What ends here; a length that is told once and by nothing else stays.
+    /// What ends here; a length that is told once, by nothing else and in digits only stays. The HTTP library also takes an
+    /// answer's `2, 2` for one.
     #[must_use]
     pub fn ending(&self) -> Ending {
         let alone = !self.content_length.again && self.transfer_encoding.value.is_none();
-        if alone { self.ending.keep_length() } else { self.ending }
+        let plain = |value: &HeaderValue| value.as_bytes().iter().all(u8::is_ascii_digit);
+        let stays = alone && self.content_length.value.is_none_or(plain);
+        if stays { self.ending.keep_length() } else { self.ending }
     }
 
     /// The length that the head announces.
@@ -218,6 +221,15 @@ mod tests {
         let fields = Fields::of(&headers);
         assert!(fields.host.again);
         assert_eq!(fields.host.value.unwrap(), "a");
+    }
+
+    #[test]
+    fn only_a_length_in_digits_stays() {
+        for (length, stays) in [("2", true), ("2, 2", false), ("+2", false), ("2 ", false)] {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-length", HeaderValue::from_static(length));
+            assert_eq!(Fields::of(&headers).ending().names().count() == 0, stays, "{length}");
+        }
     }
 
     #[test]

@@ -208,6 +208,10 @@ fn check_path(path: &str) -> Result<(), Refusal> {
                 }
             }
             b'\\' => return bad("backslashes are not accepted in the path"),
+            // Some servers drop what follows a semicolon before they look for dots and empty segments.
+            b';' if segment == 0 || (dots && segment <= 2) => {
+                return bad("path segments that are empty, . or .. before a semicolon are not accepted");
+            }
             0x21..=0x7e => {}
             _ => return bad("the path must be visible ASCII; percent-encode everything else"),
         }
@@ -239,7 +243,10 @@ mod tests {
 
     #[test]
     fn paths_that_two_programs_could_read_differently_are_refused() {
-        for good in ["/", "/a", "/a/", "/a/b.c", "/a/...", "/a%20b", "/%252F", "/a;x", "/.a", "/a..b"] {
+        for good in [
+            "/", "/a", "/a/", "/a/b.c", "/a/...", "/a%20b", "/%252F", "/a;x", "/...;x", "/a;..", "/.a",
+            "/a..b",
+        ] {
             assert!(check_path(good).is_ok(), "{good}");
         }
         for bad in [
@@ -249,6 +256,11 @@ mod tests {
             "/..",
             "/a/../b",
             "/a/./b",
+            "/a/..;/b",
+            "/a/.;x",
+            "/..;x=y/b",
+            "/;/a",
+            "/a/;x",
             "/a/..",
             "/%2F",
             "/%2e%2e/b",

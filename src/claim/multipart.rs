@@ -253,7 +253,8 @@ pub(super) fn parameters(text: &str) -> Option<Vec<(String, Option<String>)>> {
     loop {
         let end = rest.find([';', '=']).unwrap_or(rest.len());
         let (name, after) = rest.split_at_checked(end)?;
-        let name = name.trim_matches([' ', '\t']);
+        // A space before `=` is none to some, and a part of the name to others.
+        let name = if after.starts_with('=') { name } else { name.trim_end_matches([' ', '\t']) };
         if name.is_empty() || !name.bytes().all(|b| is_token(b) || b == b'/') {
             return None;
         }
@@ -379,6 +380,8 @@ mod tests {
             "Content-Disposition: form-data; name=\" key\"",
             "Content-Disposition: form-data; name=\"x\"; ; a=b",
             "Content-Disposition: form-data; name=",
+            "Content-Disposition: form-data; name =\"key\"",
+            "Content-Disposition: form-data; name= \"key\"",
         ] {
             assert_eq!(key(&format!("--@~{head}~~wx~--@--")), Err(()), "{head}");
         }

@@ -33,6 +33,11 @@ pub(super) fn caller<'k>(keys: &'k [Key], fields: &Fields<'_>) -> Result<Caller<
 }
 
 impl Caller<'_> {
+    /// Nobody was asked for.
+    pub(super) fn unknown() -> Self {
+        Self(None)
+    }
+
     /// Checks that it may send for an account.
     ///
     /// # Errors

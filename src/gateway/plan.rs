@@ -135,8 +135,12 @@ fn claimed<'a>(
     candidate: &Candidate<'a>,
     ahead: Ahead<'_, 'a>,
 ) -> Result<Claimed<'a>, Box<Rejected<'a>>> {
-    let caller =
-        access::caller(&gateway.keys, ahead.fields).map_err(|why| candidate_refuses(candidate, why))?;
+    // Whoever is refused in any case needs no key.
+    let caller = if candidate.route.mode == Mode::Deny {
+        Caller::unknown()
+    } else {
+        access::caller(&gateway.keys, ahead.fields).map_err(|why| candidate_refuses(candidate, why))?
+    };
     let read = Reading::of_head(candidate, ahead);
     let account = match &read {
         Ok(reading) => &reading.account,
