@@ -116,6 +116,7 @@ load_programs() {
     export FENCEGATE=$target/release/fencegate PYTHONDONTWRITEBYTECODE=1
     "$python" loadtest/scale.py --accounts 5000 --no-limits
     "$python" loadtest/handover.py --handovers 50 --no-limits
+    "$python" loadtest/stage.py --accounts 100 true
     "$python" loadtest/exposed.py --slow 300 --sends 200 --no-limits
 }
 
