@@ -33,7 +33,7 @@ fn the_readme_lists_every_code_with_its_status_and_outcome() {
 #[test]
 fn every_file_that_a_document_links_to_is_there() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"] {
         let text = std::fs::read_to_string(root.join(document)).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if !link.contains("://") && !link.starts_with('#') {

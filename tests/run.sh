@@ -124,10 +124,21 @@ documentation() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --locked --document-private-items
 }
 
+# Licences, sources and bans in any case; advisories where cargo-deny is there to fetch them.
+supply_chain() {
+    python3 supply/supply.py check
+    if command -v cargo-deny >/dev/null; then
+        cargo deny --locked check
+    else
+        echo "cargo-deny is not installed: advisories are not looked up (cargo install cargo-deny)"
+    fi
+}
+
 command -v cargo >/dev/null || fail "there is no cargo: install a Rust toolchain (https://rustup.rs)"
 
 run "what is needed" install_missing
 run "format" cargo fmt --check
+run "supply chain" supply_chain
 run "lints" cargo clippy --all-targets --locked -- -D warnings
 run "documentation" documentation
 run "tests" cargo test --locked

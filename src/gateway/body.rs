@@ -13,7 +13,6 @@ use hyper::body::{Body, Incoming};
 use super::entry::Entry;
 use super::service::{Gateway, Route};
 use crate::claim::body::{self as bodies, Beginning};
-use crate::claim::fields::Fields;
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 
@@ -108,8 +107,7 @@ impl Received {
 
     /// The body to send: what was received, and what still comes.
     #[must_use]
-    pub fn into_body(mut self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
-        self.gather();
+    pub fn into_body(self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
         if self.complete {
             return (RequestBody::buffered(self.frames), None);
         }
@@ -134,12 +132,6 @@ impl Screen for bodies::Rest {
     }
 }
 
-/// The length that the head announces.
-#[must_use]
-pub fn announced(fields: &Fields<'_>) -> Option<u64> {
-    fields.content_length.value?.to_str().ok()?.parse().ok()
-}
-
 /// Reads the body up to the route's buffer. `None`: the caller left in the middle of it, and reads no answer.
 ///
 /// # Errors
@@ -156,12 +148,9 @@ pub async fn receive(
     let bounds = &route.body_bounds;
     let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
-    loop {
+    received.complete = loop {
         let data = match incoming.frame().await {
-            None => {
-                received.complete = true;
-                return Ok(Some(received));
-            }
+            None => break true,
             // Trailers end here; they carry nothing that counts.
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(error)) if has_left(&error) => return Ok(None),
@@ -188,13 +177,14 @@ pub async fn receive(
         }
         received.keep(data);
         if incoming.is_end_stream() {
-            received.complete = true;
-            return Ok(Some(received));
+            break true;
         }
         if received.size > bounds.buffer {
-            return Ok(Some(received));
+            break false;
         }
-    }
+    };
+    received.gather();
+    Ok(Some(received))
 }
 
 /// Whether a body broke off because its connection or stream ended, and not because it is malformed: over HTTP/1 an I/O
