@@ -26,6 +26,8 @@ pub(super) struct Shared<'a> {
     pub(super) handover: &'a Handover,
     pub(super) limits: &'a Limits,
     pub(super) folder: &'a Path,
+    /// Where all lead to, if they name no upstream of their own.
+    pub(super) upstream: Option<&'a Upstream>,
 }
 
 /// Reads one route. `None` only with problems.
@@ -34,7 +36,7 @@ pub(super) fn read(
     shared: &Shared<'_>,
     problems: &mut Vec<Problem>,
 ) -> Option<Route> {
-    let Shared { handover, limits, folder } = *shared;
+    let Shared { handover, limits, folder, upstream: given } = *shared;
     let seconds = Duration::from_secs;
     let path = section.need("path", PATH, parsed(PATH, Template::parse));
     let mode = section.take(
@@ -51,7 +53,10 @@ pub(super) fn read(
         Mode::Enforce,
     );
     let account = account(&mut section, mode, path.as_ref());
-    let upstream = section.need("upstream", "\"http://host:port\"", upstream);
+    let upstream = match given {
+        Some(given) => Some(given.clone()),
+        None => section.need("upstream", "\"http://host:port\"", upstream),
+    };
     // Without a path there is nothing to check it against, and the path's own problem is told.
     let rewrite = section
         .optional("rewrite", |node| match &path {
