@@ -354,5 +354,7 @@ def heading(options) -> None:
     load = os.getloadavg()
     print(f"machine: {machine()}; load average before: {load[0]:.2f}")
     print(f"commit:  {commit()}; gateway: {os.path.basename(options.gateway)}, {os.path.getsize(options.gateway)} bytes")
-    print(f"command: {' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}")
+    # Where things lie on the machine is nobody's business.
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv]
+    print(f"command: {' '.join(words)}")
     print(f"date:    {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC\n", flush=True)

@@ -7,6 +7,7 @@ was dropped while sends wait.
 """
 
 import argparse
+import subprocess
 import sys
 import threading
 import time
@@ -98,14 +99,24 @@ def measure(report: Report, options, gateway: kit.Gateway, accounts: kit.Account
     report.figure("for each account", (resident - base) * 1024 * 1024 / max(1, options.accounts), "bytes")
     shown = gateway.json("/v1/view")
     report.must(f"all accounts are shown: {shown}", shown["accounts"] == options.accounts)
+    asked = time.monotonic()
+    page = gateway.json(f"/v1/accounts?limit=50&after={accounts.names[options.accounts // 2]}")
+    report.figure("a page of 50 accounts in the middle of the list", 1000 * (time.monotonic() - asked), "ms")
+    report.must("the page has the next accounts", page["accounts"][0]["account"] == accounts.names[options.accounts // 2 + 1])
+    asked = time.monotonic()
+    table = subprocess.run([options.gateway, "status", "--config", str(gateway.config)], capture_output=True, text=True)
+    report.figure("fencegate status, all accounts", time.monotonic() - asked, "s")
+    report.must(f"it shows all: {table.stderr}", table.stdout.count(" held ") == options.accounts)
 
     print()
+    cpu = gateway.cpu_seconds()
     answers = waiting_sends(gateway, accounts, options.waiting, relay.cut)
     kit.wait_until("everything is read again", lambda: len(gateway.lines("INFO all accounts are read")) == 2)
     [_, connected], [_, loaded] = gateway.lines("connected to zookeeper"), gateway.lines("INFO all accounts are read")
     lost = gateway.lines("the view is unproven")[0]
     report.figure("dropped: a new session after", connected - lost, "s")
     report.figure("all read again, from the reconnect", loaded - connected, "s", AGAIN_S)
+    report.figure("its CPU time for that, sends included", gateway.cpu_seconds() - cpu, "s")
     last = max(moment for moment, _, _ in answers)
     report.figure(f"the last of {len(answers)} waiting sends answered, from the reconnect", last - connected, "s", WAITING_S)
     early = sum(moment < loaded for moment, _, _ in answers)

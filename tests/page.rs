@@ -105,6 +105,25 @@ fn the_page_shows_accounts_and_a_handover_and_a_rejection_as_they_happen() {
 }
 
 #[test]
+fn a_storm_of_refusals_is_counted_and_the_newest_hundred_are_listed() {
+    let world = World::start(1200);
+    let bot = world.instance("host-a");
+    bot.lead("wxid_1");
+    world.gateway.wait_for_holder("wxid_1", 0);
+    world.open();
+    let over = bot.token("wxid_1").with("X-Fencing-Epoch", "1");
+    for _ in 0..250 {
+        assert_eq!(world.gateway.send("wxid_1", &over, "{}").status, 409);
+    }
+    world
+        .browser
+        .wait_until("all are counted", "document.querySelector('#refusal-count').textContent === '250'");
+    assert_eq!(world.browser.ask("document.querySelectorAll('#refusals li').length"), 100);
+    world.row("wxid_1", "row.rejected === '250'");
+    world.assert_no_complaint();
+}
+
+#[test]
 fn what_instances_call_themselves_is_text_and_nothing_else() {
     const HOSTILE: [&str; 4] = [
         "<img src=x onerror=\"window.hit=1\">",

@@ -8,13 +8,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
 use super::place::Folder;
 use super::process::Process;
-use super::wait::{PATIENCE, wait_until};
+use super::wait::{PATIENCE, POLL, now, wait_until};
 
 /// A browser with one page open.
 pub struct Browser {
@@ -38,8 +38,7 @@ impl Browser {
         let made = Command::new("mkfifo").args([&to, &from]).status();
         assert!(made.is_ok_and(|status| status.success()), "mkfifo makes two pipes");
         let mut command = Command::new("sh");
-        // Both are opened for reading and writing, so that no end waits for the other one.
-        command.args(["-c", "exec \"$0\" \"$@\" 3<>\"$TO\" 4<>\"$FROM\""]).arg(program()).args([
+        command.args(["-c", "exec \"$0\" \"$@\" 3<\"$TO\" 4>\"$FROM\""]).arg(program()).args([
             "--headless",
             "--remote-debugging-pipe",
             "--no-sandbox",
@@ -51,10 +50,12 @@ impl Browser {
         command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
         command.env("TO", &to).env("FROM", &from);
         let process = Process::spawn("the browser", command, &folder.join("browser.log"));
-        let open = |path| OpenOptions::new().read(true).write(true).open(path).expect("a pipe");
+        // Each end waits for the other one. Ours go with this process whatever becomes of it, and the browser ends then.
+        let to = OpenOptions::new().write(true).open(&to).expect("a pipe");
+        let out = File::open(&from).expect("a pipe");
         let (told, answers) = channel();
         let complaints = Arc::<Mutex<Vec<String>>>::default();
-        let (heard, out) = (Arc::clone(&complaints), open(&from));
+        let heard = Arc::clone(&complaints);
         std::thread::spawn(move || {
             for message in BufReader::new(out).split(0).map_while(Result::ok) {
                 let Ok(message) = serde_json::from_slice::<Value>(&message) else { break };
@@ -66,7 +67,7 @@ impl Browser {
             }
         });
         let mut browser = Self {
-            to: Mutex::new(open(&to)),
+            to: Mutex::new(to),
             answers: Mutex::new(answers),
             complaints,
             next: AtomicU64::new(1),
@@ -140,6 +141,18 @@ impl Browser {
     /// What the page has complained about so far.
     pub fn complaints(&self) -> Vec<String> {
         self.complaints.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // What was started may be a script around the browser: killed alone, it would leave the browser behind.
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = to.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let deadline = now() + PATIENCE;
+        while self.process.ended().is_none() && now() < deadline {
+            std::thread::sleep(POLL);
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use tokio::runtime::Runtime;
 
 /// How long the kit waits before it calls something broken.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(5);
+/// How long it sleeps between two looks.
+pub const POLL: Duration = Duration::from_millis(5);
 
 /// The moment of this call, comparable with the moments in [`Recorded`](super::Recorded).
 pub fn now() -> Instant {
