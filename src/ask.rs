@@ -86,3 +86,23 @@ pub async fn accept_history(listen: &Listen, key: Option<&str>) -> Result<String
     let detail = problem.get("detail").and_then(serde_json::Value::as_str);
     Err(AskError::Refused(detail.map_or_else(|| format!("the gateway answered {status}"), str::to_owned)))
 }
+
+/// What a running gateway shows of one account; `None` where it does not know it.
+///
+/// # Errors
+/// Nobody answers, or not with an account.
+pub async fn account(
+    admin: SocketAddr,
+    key: Option<&str>,
+    account: &str,
+) -> Result<Option<serde_json::Value>, AskError> {
+    // A name has nothing that a path would read otherwise.
+    let (status, body) = ask(admin, key, Method::GET, &format!("/v1/accounts/{account}")).await?;
+    match status {
+        http::StatusCode::NOT_FOUND => Ok(None),
+        http::StatusCode::OK => serde_json::from_slice(&body)
+            .map(Some)
+            .map_err(|why| AskError::Refused(format!("the gateway's answer is no account: {why}"))),
+        other => Err(AskError::Refused(format!("the gateway answered {other}"))),
+    }
+}

@@ -1,5 +1,6 @@
 //! The command line: arguments and exit codes. Exit 0 done, 1 failed, 2 wrong usage or configuration.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -7,7 +8,7 @@ use clap::{Parser, Subcommand};
 use fencegate::config::{self, Config};
 use fencegate::key::{self, KeyHash};
 use fencegate::serve::{self, Bound};
-use fencegate::{ask, descriptors, logging};
+use fencegate::{ask, descriptors, explain, init, logging};
 
 /// A request makes dozens of small allocations, which cost fewer instructions here than with the system's allocator.
 #[global_allocator]
@@ -20,6 +21,9 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+/// A request that is explained may have so many bytes.
+const LONGEST_TEXT: u64 = 256 << 20;
 
 #[derive(Subcommand)]
 enum Command {
@@ -39,6 +43,26 @@ enum Command {
     /// from the environment variable FENCEGATE_KEY.
     AcceptHistory {
         /// The configuration file of the running gateway: where its admin listener is.
+        #[arg(long, default_value = "gateway.toml")]
+        config: PathBuf,
+    },
+    /// Write a configuration for a sender that is known; never over an existing file.
+    Init {
+        /// Which sender.
+        #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(init::names()))]
+        preset: String,
+        /// Where it listens: http://host:port.
+        #[arg(long)]
+        upstream: String,
+        /// The file to write.
+        #[arg(long, default_value = "gateway.toml")]
+        output: PathBuf,
+    },
+    /// Say what the gateway makes of an HTTP/1 request on standard input: route, account, token, verdict and why. The verdict
+    /// is by the view of the running gateway, whose admin listener is asked; keys of callers are not looked at. Where the admin
+    /// listener has keys, one is taken from the environment variable FENCEGATE_KEY.
+    Explain {
+        /// The configuration file.
         #[arg(long, default_value = "gateway.toml")]
         config: PathBuf,
     },
@@ -67,6 +91,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Command::AcceptHistory { config } => with(&config, accept_history),
+        Command::Init { preset, upstream, output } => make(&preset, &upstream, &output),
+        Command::Explain { config } => with(&config, explain),
         Command::Key { command: KeyCommand::New { name } } => new_key(&name),
     }
 }
@@ -129,6 +155,35 @@ async fn asked_to_stop() {
     tokio::select! {
         () = one(SignalKind::terminate()) => {}
         () = one(SignalKind::interrupt()) => {}
+    }
+}
+
+fn make(preset: &str, upstream: &str, output: &Path) -> ExitCode {
+    match init::write(preset, upstream, output) {
+        Ok(()) => {
+            println!("{}: written; see what it says, and begin with: fencegate serve", output.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.is_usage() => {
+            eprintln!("fencegate: {error}");
+            ExitCode::from(2)
+        }
+        Err(error) => fail(&error),
+    }
+}
+
+fn explain(config: Config) -> ExitCode {
+    let mut text = Vec::new();
+    if let Err(error) = std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut text) {
+        return fail(&error);
+    }
+    match control_plane() {
+        Ok(runtime) => {
+            let key = std::env::var("FENCEGATE_KEY").ok();
+            print!("{}", runtime.block_on(explain::explain(&config, &text, key.as_deref())));
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(&error),
     }
 }
 

@@ -123,6 +123,12 @@ impl<'a> Fields<'a> {
         if alone { self.ending.keep_length() } else { self.ending }
     }
 
+    /// The length that the head announces.
+    #[must_use]
+    pub fn announced(&self) -> Option<u64> {
+        self.content_length.value?.to_str().ok()?.parse().ok()
+    }
+
     /// Looks through all fields once.
     #[must_use]
     pub fn of(headers: &'a HeaderMap) -> Self {

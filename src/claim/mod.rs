@@ -1,7 +1,7 @@
 //! What a request claims: its route, its account and its token, read from its head and, where the account is there,
 //! its body.
 //!
-//! [`choice`] finds the route, [`account`] the account, [`token`] the token; [`head`] is how strictly a head is read, and
+//! [`reading`] puts it together: [`choice`] finds the route, [`account`] the account, [`token`] the token; [`head`] is how strictly a head is read, and
 //! [`body`] a body. Whatever two programs could read in two ways is refused (I8). It asks nobody whether an account
 //! exists, and shows no identity that is a secret.
 
@@ -14,4 +14,5 @@ pub mod head;
 pub mod json;
 pub mod multipart;
 pub mod query;
+pub mod reading;
 pub mod token;

@@ -13,7 +13,6 @@ use hyper::body::{Body, Incoming};
 use super::entry::Entry;
 use super::service::{Gateway, Route};
 use crate::claim::body::{self as bodies, Beginning};
-use crate::claim::fields::Fields;
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 
@@ -81,6 +80,13 @@ pub struct Received {
 }
 
 impl Received {
+    /// What is in, all of it.
+    #[must_use]
+    pub fn beginning(&mut self) -> Beginning<'_> {
+        self.gather();
+        Beginning { frames: &self.frames, complete: self.complete }
+    }
+
     fn keep(&mut self, data: Bytes) {
         if self.frames.len() < MOST_AS_THEY_CAME || data.len() >= LARGE {
             self.gather();
@@ -99,15 +105,10 @@ impl Received {
         }
     }
 
-    /// What is in.
-    #[must_use]
-    pub fn beginning(&self) -> Beginning<'_> {
-        Beginning { frames: &self.frames, complete: self.complete }
-    }
-
     /// The body to send: what was received, and what still comes.
     #[must_use]
-    pub fn into_body(self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
+    pub fn into_body(mut self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
+        self.gather();
         if self.complete {
             return (RequestBody::buffered(self.frames), None);
         }
@@ -132,12 +133,6 @@ impl Screen for bodies::Rest {
     }
 }
 
-/// The length that the head announces.
-#[must_use]
-pub fn announced(fields: &Fields<'_>) -> Option<u64> {
-    fields.content_length.value?.to_str().ok()?.parse().ok()
-}
-
 /// Reads the body up to the route's buffer. `None`: the caller left in the middle of it, and reads no answer.
 ///
 /// # Errors
@@ -154,9 +149,12 @@ pub async fn receive(
     let bounds = &route.body_bounds;
     let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
-    received.complete = loop {
+    loop {
         let data = match incoming.frame().await {
-            None => break true,
+            None => {
+                received.complete = true;
+                return Ok(Some(received));
+            }
             // Trailers end here; they carry nothing that counts.
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(error)) if has_left(&error) => return Ok(None),
@@ -183,14 +181,13 @@ pub async fn receive(
         }
         received.keep(data);
         if incoming.is_end_stream() {
-            break true;
+            received.complete = true;
+            return Ok(Some(received));
         }
         if received.size > bounds.buffer {
-            break false;
+            return Ok(Some(received));
         }
-    };
-    received.gather();
-    Ok(Some(received))
+    }
 }
 
 /// Whether a body broke off because its connection or stream ended, and not because it is malformed: over HTTP/1 an I/O

@@ -17,12 +17,10 @@ use super::entry::{Entry, Send};
 use super::journey::Journey;
 use super::registry::Registry;
 use super::service::{Gateway, Room, Route, Worker};
-use crate::claim::account;
-use crate::claim::body::{self as bodies, Kind};
 use crate::claim::choice::{self, Candidate, Candidates, NoRoute};
 use crate::claim::fields::Fields;
 use crate::claim::head::{self, Head, Refusal};
-use crate::claim::token;
+use crate::claim::reading::{Ahead, Reading};
 use crate::code::Code;
 use crate::config::{Captures, Form, Mode};
 use crate::fence::token::Claim;
@@ -75,16 +73,11 @@ pub(super) struct Plan<'a> {
     claimed: Option<Claimed<'a>>,
 }
 
-/// What a request claims on a route.
+/// What a request claims on a route, with what is known of it here.
 struct Claimed<'a> {
-    candidate: Candidate<'a>,
+    reading: Reading<'a>,
     caller: Caller<'a>,
-    /// `None` until its body is in.
-    account: Option<Cow<'a, str>>,
     entry: Option<Arc<Entry>>,
-    claim: Option<Claim>,
-    /// How its body is read for its account.
-    kind: Option<Kind>,
 }
 
 /// A request that is to be forwarded.
@@ -100,15 +93,6 @@ pub(super) struct Go {
     pub(super) host: Option<String>,
 }
 
-/// What of a request is there before its body.
-struct Ahead<'g, 'a> {
-    gateway: &'a Gateway,
-    head: &'g Head<'a>,
-    parts: &'a Parts,
-    fields: &'g Fields<'a>,
-    has_body: bool,
-}
-
 /// Decides what the head alone decides: form, route, method, account, token, announced length.
 pub(super) fn decide<'a>(
     gateway: &'a Gateway,
@@ -119,17 +103,17 @@ pub(super) fn decide<'a>(
     let head = head::check(parts, fields, gateway.limits.max_header_bytes)?;
     let routes = gateway.routes.iter().map(|route| &route.config);
     let candidates = choice::candidates(routes, parts.method.as_str(), &head).map_err(no_route)?;
-    let ahead = Ahead { gateway, head: &head, parts, fields, has_body };
+    let ahead = Ahead { head: &head, parts, fields, has_body };
     let claimed = if candidates.needs_body() {
         // Where every one of them would refuse it, the body does not matter.
         let refusals: Result<Vec<_>, ()> =
-            candidates.iter().map(|candidate| ahead.claimed(candidate).err().ok_or(())).collect();
+            candidates.iter().map(|candidate| claimed(gateway, candidate, ahead).err().ok_or(())).collect();
         if let Some(refusal) = refusals.ok().and_then(|refusals| refusals.into_iter().next()) {
             return Err(refusal);
         }
         None
     } else {
-        Some(ahead.claimed(&candidates.first)?)
+        Some(claimed(gateway, &candidates.first, ahead)?)
     };
     Ok(Plan { head, candidates, claimed })
 }
@@ -146,49 +130,29 @@ fn no_route<'a>(why: NoRoute) -> Box<Rejected<'a>> {
     }
 }
 
-impl<'a> Ahead<'_, 'a> {
-    fn claimed(&self, candidate: &Candidate<'a>) -> Result<Claimed<'a>, Box<Rejected<'a>>> {
-        let Candidate { route, captures, .. } = candidate;
-        let (parts, fields) = (self.parts, self.fields);
-        let told = |refusal: Refusal| candidate_refuses(candidate, refusal);
-        if route.mode == Mode::Deny {
-            return Err(told(Refusal::new(Code::Denied, "")));
-        }
-        let caller = access::caller(&self.gateway.keys, fields).map_err(told)?;
-        let found = account::in_head(route, captures, self.head, &parts.headers).map_err(told)?;
-        let kind = if self.has_body && bodies::is_read_by(route) {
-            Some(bodies::kind(route, &parts.headers).map_err(told)?)
-        } else {
-            None
-        };
-        let account = match &kind {
-            Some(_) => None,
-            None => Some(account::name(route, found).map_err(told)?),
-        };
-        let entry = account.as_ref().and_then(|account| self.gateway.registry.get(account));
-        let with_account = |refusal: Refusal| {
-            let mut rejected = told(refusal);
-            (rejected.account, rejected.entry) = (account.clone(), entry.clone());
-            rejected
-        };
-        if let Some(account) = &account {
-            caller.check(account).map_err(with_account)?;
-        }
-        let claim = match token::token(fields) {
-            Ok(claim) => Some(claim),
-            // Parsing is strict in every mode; a token that is not there is only missed where it counts.
-            Err(refusal) if route.mode == Mode::Enforce || refusal.code == Code::MalformedToken => {
-                return Err(with_account(refusal));
-            }
-            Err(_) => None,
-        };
-        let most = if kind == Some(Kind::Json) { route.max_body.min(route.buffer) } else { route.max_body };
-        if body::announced(fields).is_some_and(|length| length > most) {
-            let refusal = Refusal::new(Code::BodyTooLarge, format!("the body may have at most {most} bytes"));
-            return Err(with_account(refusal));
-        }
-        Ok(Claimed { candidate: *candidate, caller, account, entry, claim, kind })
-    }
+fn claimed<'a>(
+    gateway: &'a Gateway,
+    candidate: &Candidate<'a>,
+    ahead: Ahead<'_, 'a>,
+) -> Result<Claimed<'a>, Box<Rejected<'a>>> {
+    let caller =
+        access::caller(&gateway.keys, ahead.fields).map_err(|why| candidate_refuses(candidate, why))?;
+    let read = Reading::of_head(candidate, ahead);
+    let account = match &read {
+        Ok(reading) => &reading.account,
+        Err(refused) => &refused.account,
+    };
+    let entry = account.as_ref().and_then(|account| gateway.registry.get(account));
+    let checked = account.as_ref().map_or(Ok(()), |account| caller.check(account));
+    let (refusal, account) = match (checked, read) {
+        (Ok(()), Ok(reading)) => return Ok(Claimed { reading, caller, entry }),
+        (Ok(()), Err(refused)) => (refused.refusal, refused.account),
+        (Err(forbidden), Ok(reading)) => (forbidden, reading.account),
+        (Err(forbidden), Err(refused)) => (forbidden, refused.account),
+    };
+    let mut rejected = candidate_refuses(candidate, refusal);
+    (rejected.account, rejected.entry) = (account, entry);
+    Err(rejected)
 }
 
 fn candidate_refuses<'a>(candidate: &Candidate<'a>, refusal: Refusal) -> Box<Rejected<'a>> {
@@ -232,21 +196,21 @@ impl<'a> Plan<'a> {
         };
         send.set_deadline(None);
         journey.body_is_in();
+        let ahead = Ahead { head, parts, fields, has_body: true };
         let claimed = match claimed {
             Some(claimed) => claimed,
             None => {
                 let chosen = candidates
                     .choose(received.beginning())
                     .map_err(|refusal| candidate_refuses(&candidates.first, refusal))?;
-                let ahead = Ahead { gateway, head, parts, fields, has_body: true };
-                claimed.insert(ahead.claimed(&chosen)?)
+                claimed.insert(self::claimed(gateway, &chosen, ahead)?)
             }
         };
-        if let Some(kind) = claimed.kind.take() {
-            claimed.read(&gateway.registry, &kind, &mut received, head, parts)?;
+        if claimed.reading.kind.is_some() {
+            claimed.read_body(&gateway.registry, &mut received, ahead)?;
         }
         let claimed = &*claimed;
-        let Claimed { candidate, account, entry, claim, .. } = claimed;
+        let Claimed { reading: Reading { candidate, account, claim, .. }, entry, .. } = claimed;
         let (Some(account), Some(route)) = (account, gateway.routes.get(candidate.index)) else {
             return Err(Code::Internal.into());
         };
@@ -269,16 +233,17 @@ impl<'a> Plan<'a> {
 impl<'a> Claimed<'a> {
     /// What judges it, where anything does and its account is known.
     fn judge<'j>(&'j self, worker: &'j Worker, send: &'j Arc<Send>) -> Option<Judge<'j>> {
-        let claim = self.claim.as_ref().filter(|_| self.candidate.route.mode == Mode::Enforce)?;
+        let Reading { candidate, account, claim, .. } = &self.reading;
+        let claim = claim.as_ref().filter(|_| candidate.route.mode == Mode::Enforce)?;
         Some(Judge {
             registry: &worker.gateway.registry,
             relay: &worker.relay,
             rules: &worker.gateway.rules,
-            account: self.account.as_ref()?,
+            account: account.as_ref()?,
             entry: self.entry.as_ref(),
             claim,
             send,
-            patience: self.candidate.route.drain_timeout,
+            patience: candidate.route.drain_timeout,
         })
     }
 
@@ -286,37 +251,27 @@ impl<'a> Claimed<'a> {
         Box::new(Rejected {
             code: refused.code,
             detail: "".into(),
-            account: self.account.clone(),
+            account: self.reading.account.clone(),
             entry: self.entry.clone(),
-            claim: self.claim.clone(),
+            claim: self.reading.claim.clone(),
             current: refused.current,
             allow: None,
-            form: self.candidate.route.refusal.as_ref(),
+            form: self.reading.candidate.route.refusal.as_ref(),
         })
     }
 
     /// Finds the account in what is in of the body.
-    fn read(
+    fn read_body(
         &mut self,
         registry: &Registry,
-        kind: &Kind,
         received: &mut Received,
-        head: &Head<'a>,
-        parts: &'a Parts,
+        ahead: Ahead<'_, 'a>,
     ) -> Result<(), Box<Rejected<'a>>> {
-        let Candidate { route, captures, .. } = &self.candidate;
-        let told = |refusal: Refusal| candidate_refuses(&self.candidate, refusal);
-        let (named, rest) = bodies::read(route, kind, received.beginning()).map_err(told)?;
-        let mut found = account::in_head(route, captures, head, &parts.headers).map_err(told)?;
-        for more in named {
-            found = Some(account::agree(route, found, more).map_err(told)?);
-        }
-        let account = account::name(route, found).map_err(told)?;
-        let entry = registry.get(&account);
-        let checked = self.caller.check(&account);
-        (self.account, self.entry) = (Some(account), entry);
-        received.rest = rest;
-        checked.map_err(|refusal| self.refused(refusal.code.into()))
+        let read = self.reading.of_body(received.beginning(), ahead);
+        received.rest = read.map_err(|refusal| candidate_refuses(&self.reading.candidate, refusal))?;
+        let Some(account) = &self.reading.account else { return Ok(()) };
+        self.entry = registry.get(account);
+        self.caller.check(account).map_err(|refusal| self.refused(refusal.code.into()))
     }
 }
 

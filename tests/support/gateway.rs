@@ -36,6 +36,7 @@ pub struct Setup {
     extra: String,
     environment: Vec<(String, String)>,
     descriptors: Option<u32>,
+    file: Option<String>,
 }
 
 impl Setup {
@@ -57,7 +58,20 @@ impl Setup {
             extra: String::new(),
             environment: Vec::new(),
             descriptors: None,
+            file: None,
         }
+    }
+
+    /// This file instead of one of its own; ports and ZooKeeper come with the environment.
+    #[must_use]
+    pub fn file(connect: &str, text: &str) -> Self {
+        let mut setup = Self::new(connect, "http://unused");
+        let (proxy, admin) = (loopback(setup.proxy), loopback(setup.admin));
+        setup.file = Some(text.to_owned());
+        setup
+            .environment("FENCEGATE__LISTEN__PROXY", &proxy.to_string())
+            .environment("FENCEGATE__LISTEN__ADMIN", &admin.to_string())
+            .environment("FENCEGATE__ZOOKEEPER__CONNECT", connect)
     }
 
     /// A section with these lines, instead of the one that was there.
@@ -115,6 +129,9 @@ impl Setup {
 
     /// The whole file.
     pub fn text(&self) -> String {
+        if let Some(text) = &self.file {
+            return text.clone();
+        }
         let mut text = String::new();
         for (name, lines) in &self.sections {
             writeln!(text, "[{name}]\n{lines}\n").unwrap();

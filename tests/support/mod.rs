@@ -1,11 +1,11 @@
 //! The test kit: real parts on loopback for integration tests, brought in by `mod support;`.
 //!
 //! [`Ensemble`] (ZooKeeper servers), [`Sender`] (an upstream that records), [`Relay`] (a line that fails on demand),
-//! [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary), [`Browser`] (which shows its page),
-//! [`Authority`] (certificates),
-//! [`Stage`] (all of them, shared by a file's tests), [`http1`] (raw bytes to any of them), [`wait`] (conditions instead
-//! of sleeps). Every part stops and removes its files when it is dropped. Everything blocks, and may be called from async
-//! tests of the multi-thread flavour. It never skips: what is missing makes the test fail and says what to install.
+//! [`Authority`] (certificates), [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary),
+//! [`Browser`] (which shows its page), [`Stage`] (all of them, shared by a file's tests), [`http1`] (raw bytes to any of
+//! them), [`wait`] (conditions instead of sleeps). Every part stops and removes its files when it is dropped. Everything
+//! blocks, and may be called from async tests of the multi-thread flavour. It never skips: what is missing makes the test
+//! fail and says what to install.
 
 #![allow(
     dead_code,
