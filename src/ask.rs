@@ -1,6 +1,6 @@
 //! Commands that ask a running gateway through its admin listener.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,9 +28,27 @@ pub enum AskError {
     Refused(String),
 }
 
-const LONGEST_ANSWER: usize = 1024 * 1024;
+/// The admin listener that an address without TLS names.
+///
+/// # Errors
+/// What is wrong with the address.
+pub fn admin_at(url: &str) -> Result<Listen, String> {
+    let form = "it must be http://host:port";
+    let authority = url.strip_prefix("http://").ok_or(form)?;
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let mut found = authority.to_socket_addrs().map_err(|why| format!("{form}: {why}"))?;
+    let admin = found.next().ok_or("its host has no address")?;
+    Ok(Listen { proxy: admin, admin, insecure: false, tls: None })
+}
 
-async fn ask(
+/// A page of a thousand accounts with the longest names is shorter.
+const LONGEST_ANSWER: usize = 8 * 1024 * 1024;
+
+/// Asks the admin listener; its status and its body.
+///
+/// # Errors
+/// Nobody answers within ten seconds.
+pub(crate) async fn ask(
     listen: &Listen,
     key: Option<&str>,
     method: Method,
@@ -82,9 +100,14 @@ pub async fn accept_history(listen: &Listen, key: Option<&str>) -> Result<String
     if status.is_success() {
         return Ok("the new history is accepted; all accounts are read again".to_owned());
     }
-    let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    Err(refused(status, &body))
+}
+
+/// What a refusal says.
+pub(crate) fn refused(status: http::StatusCode, body: &[u8]) -> AskError {
+    let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let detail = problem.get("detail").and_then(serde_json::Value::as_str);
-    Err(AskError::Refused(detail.map_or_else(|| format!("the gateway answered {status}"), str::to_owned)))
+    AskError::Refused(detail.map_or_else(|| format!("the gateway answered {status}"), str::to_owned))
 }
 
 /// What a running gateway shows of one account; `None` where it does not know it.
@@ -92,12 +115,12 @@ pub async fn accept_history(listen: &Listen, key: Option<&str>) -> Result<String
 /// # Errors
 /// Nobody answers, or not with an account.
 pub async fn account(
-    admin: SocketAddr,
+    listen: &Listen,
     key: Option<&str>,
     account: &str,
 ) -> Result<Option<serde_json::Value>, AskError> {
     // A name has nothing that a path would read otherwise.
-    let (status, body) = ask(admin, key, Method::GET, &format!("/v1/accounts/{account}")).await?;
+    let (status, body) = ask(listen, key, Method::GET, &format!("/v1/accounts/{account}")).await?;
     match status {
         http::StatusCode::NOT_FOUND => Ok(None),
         http::StatusCode::OK => serde_json::from_slice(&body)

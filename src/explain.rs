@@ -229,7 +229,7 @@ fn show(claim: &Claim) -> String {
 
 /// The verdict by a running gateway's view.
 async fn verdict(config: &Config, account: &str, claim: &Claim, key: Option<&str>, said: &mut String) {
-    let shown = match ask::account(config.listen.admin, key, account).await {
+    let shown = match ask::account(&config.listen, key, account).await {
         Ok(shown) => shown,
         Err(why) => {
             let _ = writeln!(

@@ -20,5 +20,6 @@ pub mod init;
 pub mod key;
 pub mod logging;
 pub mod serve;
+pub mod status;
 pub mod telemetry;
 pub mod tls;

@@ -1,13 +1,16 @@
 //! The command line: arguments and exit codes. Exit 0 done, 1 failed, 2 wrong usage or configuration.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use fencegate::config::{self, Config};
+use clap::{Args, Parser, Subcommand};
+use fencegate::ask::AskError;
+use fencegate::clock::wall_ms;
+use fencegate::config::{self, Config, Listen};
 use fencegate::key::{self, KeyHash};
 use fencegate::serve::{self, Bound};
+use fencegate::status::{self, Selection};
 use fencegate::{ask, descriptors, explain, init, logging};
 
 /// A request makes dozens of small allocations, which cost fewer instructions here than with the system's allocator.
@@ -66,11 +69,42 @@ enum Command {
         #[arg(long, default_value = "gateway.toml")]
         config: PathBuf,
     },
+    /// Show the accounts of a running gateway as a table. Where the admin listener has keys, one is taken from the environment
+    /// variable FENCEGATE_KEY.
+    Status {
+        #[command(flatten)]
+        at: At,
+        /// Only those whose names begin so.
+        #[arg(long, default_value = "")]
+        prefix: String,
+        /// Only those in this state: held, vacant, invalid or unknown.
+        #[arg(long, default_value = "")]
+        state: String,
+    },
+    /// Exit 0 if a running gateway answers, 1 if it does not: for containers.
+    Healthcheck {
+        #[command(flatten)]
+        at: At,
+        /// Ask whether it is ready, not only whether it runs.
+        #[arg(long)]
+        ready: bool,
+    },
     /// Make keys.
     Key {
         #[command(subcommand)]
         command: KeyCommand,
     },
+}
+
+/// Where a running gateway's admin listener is.
+#[derive(Args)]
+struct At {
+    /// The configuration file of the running gateway.
+    #[arg(long, default_value = "gateway.toml")]
+    config: PathBuf,
+    /// Its admin listener instead, where that has no TLS: http://host:port.
+    #[arg(long)]
+    url: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -93,6 +127,13 @@ fn main() -> ExitCode {
         Command::AcceptHistory { config } => with(&config, accept_history),
         Command::Init { preset, upstream, output } => make(&preset, &upstream, &output),
         Command::Explain { config } => with(&config, explain),
+        Command::Status { at, prefix, state } => {
+            let selection = Selection { state, prefix };
+            asked(&at, async |listen, key| status::status(listen, key, &selection, wall_ms()).await)
+        }
+        Command::Healthcheck { at, ready } => {
+            asked(&at, async |listen, _| status::health(listen, ready).await.map(|said| said + "\n"))
+        }
         Command::Key { command: KeyCommand::New { name } } => new_key(&name),
     }
 }
@@ -104,6 +145,38 @@ fn with(file: &Path, run: impl FnOnce(Config) -> ExitCode) -> ExitCode {
             eprintln!("{error}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Asks a running gateway, and prints what it said.
+fn asked(at: &At, ask: impl AsyncFnOnce(&Listen, Option<&str>) -> Result<String, AskError>) -> ExitCode {
+    let run = |listen: &Listen| {
+        let key = std::env::var("FENCEGATE_KEY").ok();
+        match control_plane() {
+            Ok(runtime) => match runtime.block_on(ask(listen, key.as_deref())) {
+                Ok(said) => tell(&said),
+                Err(error) => fail(&error),
+            },
+            Err(error) => fail(&error),
+        }
+    };
+    match &at.url {
+        None => with(&at.config, |config| run(&config.listen)),
+        Some(url) => match ask::admin_at(url) {
+            Ok(listen) => run(&listen),
+            Err(why) => {
+                eprintln!("fencegate: --url {url}: {why}");
+                ExitCode::from(2)
+            }
+        },
+    }
+}
+
+/// Prints, and ends quietly where nobody reads on, as in `fencegate status | head`.
+fn tell(said: &str) -> ExitCode {
+    match std::io::stdout().write_all(said.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(&error),
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
     }
 }
 

@@ -285,6 +285,19 @@ async fn a_history_that_went_back_is_read_once_and_not_in_a_loop() {
 }
 
 #[tokio::test]
+async fn a_history_that_went_back_is_seen_although_nobody_wants_a_proof() {
+    let service = Scripted::default();
+    service.set("x", 1, 50);
+    let bench = Bench::start(service, Clock::default(), false);
+    bench.eventually_holds("x", 50).await;
+    bench.service.show("x", Reading::default());
+    eventually("x is gone", || !bench.holds("x", 50)).await;
+    // Neither an earlier read on this link nor the names tell that it is another history: everything was wiped.
+    bench.service.set("x", 1, 40);
+    eventually("the reset is seen", || bench.registry.is_history_reset()).await;
+}
+
+#[tokio::test]
 async fn sends_of_a_history_that_is_over_are_drained_and_cut_like_any_others() {
     for accept in [true, false] {
         let service = Scripted::default();

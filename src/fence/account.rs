@@ -98,6 +98,8 @@ pub struct Applied<T> {
     pub turn: Option<Turn>,
     /// The account's marks went back: ZooKeeper's history is another one. Nothing was applied.
     pub history_went_back: bool,
+    /// They went back without a barrier between the two reads: a read after the next one tells. Nothing was applied.
+    pub is_unsure: bool,
     /// The view is another one than before.
     pub changed: bool,
 }
@@ -178,20 +180,22 @@ impl<T: Clone> Account<T> {
         link: Order,
         now: Moment,
     ) -> Applied<T> {
-        let nothing = |history_went_back| Applied {
+        let nothing = |history_went_back, is_unsure| Applied {
             effects: Effects::default(),
             turn: None,
             history_went_back,
+            is_unsure,
             changed: false,
         };
         if order < link || self.freshness.is_overtaken(mark, order) {
-            return nothing(false);
+            return nothing(false, false);
         }
         if let (Some(marks), Some(newest)) = (reading.marks, self.newest)
             && marks.newest < newest
         {
-            // Without a barrier between them, two reads were applied in another order than they were executed.
-            return nothing(order > self.freshness.read());
+            // Without a barrier between them, two reads may have been applied in another order than they were executed.
+            let is_later = order > self.freshness.read();
+            return nothing(is_later, !is_later);
         }
         if let Some(marks) = reading.marks {
             self.newest = Some(marks.newest);
@@ -203,7 +207,7 @@ impl<T: Clone> Account<T> {
         let turn = self.chronicle.read(&reading, observed, now);
         let changed = *self.gate.view() != reading.view;
         let effects = self.gate.observe(reading.view, now);
-        Applied { effects, turn, history_went_back: false, changed }
+        Applied { effects, turn, history_went_back: false, is_unsure: false, changed }
     }
 
     /// A holder that goes back or changes within its term does not count.

@@ -65,7 +65,7 @@ impl Proofs {
     }
 
     /// Asks for a proof that begins later than now; returns the number it has to have at least.
-    fn want(&self) -> u64 {
+    pub(super) fn want(&self) -> u64 {
         // The barrier numbered `begun` may have been sent before this request was in; the next one cannot.
         let want = self.begun.load(SeqCst) + 1;
         if self.wanted.fetch_max(want, SeqCst) < want {

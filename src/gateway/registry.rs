@@ -269,6 +269,10 @@ impl Registry {
         state.bytes = reading.bytes;
         let applied = state.account.apply(reading, mark, order, link, now);
         state.being_read = false;
+        if applied.is_unsure {
+            // It is read again and again until there is a barrier, and nobody else may want one.
+            self.proofs.want();
+        }
         // Nothing was applied of a history that went back, and nothing is until it is accepted.
         let again = state.account.freshness().is_dirty()
             && !applied.history_went_back
