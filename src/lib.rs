@@ -5,6 +5,7 @@
 //! operators see), [`config`].
 
 pub mod admin;
+pub mod agent;
 pub mod ask;
 pub mod claim;
 pub mod clock;
@@ -12,6 +13,7 @@ pub mod code;
 pub mod config;
 pub mod descriptors;
 pub mod election;
+pub mod elector;
 pub mod explain;
 pub mod fence;
 pub mod forward;
@@ -23,3 +25,4 @@ pub mod serve;
 pub mod status;
 pub mod telemetry;
 pub mod tls;
+pub mod web;

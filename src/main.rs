@@ -11,7 +11,7 @@ use fencegate::config::{self, Config, Listen};
 use fencegate::key::{self, KeyHash};
 use fencegate::serve::{self, Bound};
 use fencegate::status::{self, Selection};
-use fencegate::{ask, descriptors, explain, init, logging};
+use fencegate::{agent, ask, descriptors, explain, init, logging};
 
 /// A request makes dozens of small allocations, which cost fewer instructions here than with the system's allocator.
 #[global_allocator]
@@ -40,6 +40,12 @@ enum Command {
     Check {
         /// The configuration file.
         #[arg(long, default_value = "gateway.toml")]
+        config: PathBuf,
+    },
+    /// Take part in elections for bots, and forward what they send, until SIGTERM or SIGINT.
+    Agent {
+        /// The configuration file.
+        #[arg(long, default_value = "agent.toml")]
         config: PathBuf,
     },
     /// Accept ZooKeeper's history after it was wiped or restored on purpose. Where the admin listener has keys, one is taken
@@ -124,6 +130,7 @@ fn main() -> ExitCode {
             println!("{}: good", file.display());
             ExitCode::SUCCESS
         }),
+        Command::Agent { config } => agent(&config),
         Command::AcceptHistory { config } => with(&config, accept_history),
         Command::Init { preset, upstream, output } => make(&preset, &upstream, &output),
         Command::Explain { config } => with(&config, explain),
@@ -211,6 +218,40 @@ fn serve(mut config: Config) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+fn agent(file: &Path) -> ExitCode {
+    let config = match config::load_agent(file, config::process_env(), &default_instance()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    logging::start(&config.log);
+    let bound = match agent::Bound::new(&config) {
+        Ok(bound) => bound,
+        Err(error) => return fail(&error),
+    };
+    // Elections and bots on two threads: neither has to wait long for the other.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let sessions = serve::zookeeper_sessions(&config);
+    let served = runtime.block_on(agent::run(config, sessions, bound, asked_to_stop()));
+    runtime.shutdown_background();
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// The host's name and the process's id.
+fn default_instance() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}-{}", std::process::id())
 }
 
 /// Until SIGTERM or SIGINT.

@@ -12,9 +12,9 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin};
 use crate::clock::{Clock, wall_ms};
-use crate::config::{Barrier, Config, OnHistoryReset, TlsListener};
+use crate::config::{self, AgentConfig, Barrier, Config, OnHistoryReset, TlsListener};
 use crate::election::Backend;
-use crate::election::zookeeper::{BarrierKind, Settings, ZooKeeper};
+use crate::election::zookeeper::{BarrierKind, Settings, ZkSessions, ZooKeeper};
 use crate::gateway::follower::{Follower, Pace};
 use crate::gateway::registry::Registry;
 use crate::gateway::server::{Workers, bind_alone, bind_shared};
@@ -93,16 +93,32 @@ pub fn zookeeper(config: &Config) -> ZooKeeper {
         session_timeout,
         // A silent server is noticed early enough that another one can answer before parked requests have to go.
         connection_timeout: (session_timeout * 2 / 5).min(config.freshness.park_timeout / 2),
-        auth: config
-            .zookeeper
-            .auth
-            .iter()
-            .map(|auth| (auth.scheme.clone(), auth.credential.expose().as_bytes().to_vec()))
-            .collect(),
+        auth: auth(&config.zookeeper),
         root: config.election.root.clone(),
         require_candidate: config.election.require_candidate,
         barrier: barrier_kind(config),
     })
+}
+
+/// The sessions that an agent's configuration asks for.
+#[must_use]
+pub fn zookeeper_sessions(config: &AgentConfig) -> ZkSessions {
+    let session_timeout = config.zookeeper.session_timeout;
+    let settings = Settings {
+        connect: config.zookeeper.connect.clone(),
+        session_timeout,
+        connection_timeout: session_timeout * 2 / 5,
+        auth: auth(&config.zookeeper),
+        root: config.election.root.clone(),
+        require_candidate: true,
+        barrier: BarrierKind::Quorum,
+    };
+    ZkSessions::new(settings, &config.agent.instance_id)
+}
+
+fn auth(zookeeper: &config::ZooKeeper) -> Vec<(String, Vec<u8>)> {
+    let pair = |auth: &config::ZkAuth| (auth.scheme.clone(), auth.credential.expose().as_bytes().to_vec());
+    zookeeper.auth.iter().map(pair).collect()
 }
 
 fn barrier_kind(config: &Config) -> BarrierKind {

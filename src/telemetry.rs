@@ -43,6 +43,12 @@ pub mod name {
     pub const CONNECTION_ERRORS: &str = "fencegate_connection_errors_total";
     pub const CERTIFICATE_RELOADS: &str = "fencegate_certificate_reloads_total";
     pub const BUILD_INFO: &str = "fencegate_build_info";
+    pub const AGENT_ACCOUNTS: &str = "fencegate_agent_accounts";
+    pub const AGENT_REQUESTS: &str = "fencegate_agent_requests_total";
+    pub const AGENT_CHANGES: &str = "fencegate_agent_role_changes_total";
+    pub const AGENT_IN_FLIGHT: &str = "fencegate_agent_in_flight";
+    pub const AGENT_CONNECTED: &str = "fencegate_agent_sessions_connected";
+    pub const AGENT_HOOKS: &str = "fencegate_agent_hooks_total";
     pub const CPU: &str = "process_cpu_seconds_total";
     pub const RESIDENT: &str = "process_resident_memory_bytes";
     pub const FDS: &str = "process_open_fds";

@@ -37,7 +37,7 @@ pub enum TlsError {
         why: String,
     },
     /// The files do not fit together.
-    #[error("TLS: {0}")]
+    #[error("{0}")]
     Unfit(String),
     /// Nobody is trusted.
     #[error("there are no authorities that could vouch for a sender: {0}")]
@@ -227,7 +227,7 @@ fn bad_file(key: &'static str, path: &Path, why: impl std::fmt::Display) -> TlsE
 }
 
 fn unfit(why: Error) -> TlsError {
-    TlsError::Unfit(why.to_string())
+    TlsError::Unfit(format!("[listen.tls]: {why}"))
 }
 
 /// Takes certificates of known authorities, if they are for one of certain names.

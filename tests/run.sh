@@ -59,6 +59,7 @@ has_browser() {
     done
     return 1
 }
+has_kazoo() { python3 -c 'import kazoo' 2>/dev/null; }
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 install_missing() {
@@ -68,6 +69,7 @@ install_missing() {
     command -v openssl >/dev/null || missing+=(openssl)
     command -v curl >/dev/null || missing+=(curl)
     has_zookeeper || missing+=(zookeeper)
+    has_kazoo || missing+=(python3 python3-kazoo)
     has_browser || missing+=(chromium-headless-shell)
     command -v python3 >/dev/null || missing+=(python3)
     has_venv || ! may_install || missing+=(python3-venv) # without it plain pip will do
@@ -83,6 +85,7 @@ Install them (Debian: apt-get install ${missing[*]}) and run this again."
     as_root env DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y --no-install-recommends "${missing[@]}"
     has_java || fail "java does not run after its installation: install a Java runtime"
     has_browser || fail "there is still no browser: install Chromium, or set CHROMIUM to its path"
+    has_kazoo || fail "python3 still has no kazoo: install it (pip install kazoo) for the python3 on the path"
     has_zookeeper || fail "$jar is still missing: install ZooKeeper, or set ZOOKEEPER_CLASSPATH"
 }
 

@@ -10,8 +10,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Shared;
-use super::problem::Problem;
 use crate::key::{self, Key};
+use crate::web::problem::Problem;
 
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 

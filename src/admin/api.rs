@@ -12,11 +12,11 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::problem::Problem;
 use super::shape::{Page, Snapshot, Standing, ViewJson};
 use super::{Admin, Shared};
 use crate::fence::name::AccountName;
 use crate::gateway::registry::Registry;
+use crate::web::problem::Problem;
 
 /// How many accounts a page has unless told otherwise.
 const PAGE: usize = 1_000;

@@ -6,12 +6,12 @@ use std::fmt::{Display, Write};
 use std::sync::PoisonError;
 
 use super::Admin;
-use super::process;
 use super::shape::{Snapshot, Standing};
 use crate::code::Code;
 use crate::fence::handover::Reason;
 use crate::gateway::entry::Tally;
 use crate::telemetry::{help, name};
+use crate::web::process;
 
 /// Under this name counters of accounts beyond `max_accounts` are summed.
 const OTHER: &str = "_other";

@@ -8,9 +8,6 @@ mod access;
 mod api;
 mod metrics;
 mod page;
-mod problem;
-mod process;
-mod server;
 mod shape;
 mod stream;
 #[cfg(test)]
@@ -23,11 +20,11 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 use tokio::sync::Semaphore;
 
-pub use self::server::serve;
 use crate::gateway::registry::Registry;
 use crate::gateway::status::Status;
 use crate::key::Key;
 use crate::telemetry::Telemetry;
+pub use crate::web::server::serve;
 
 /// How many walks over all accounts may be under way at once.
 const MOST_WALKS: usize = 2;

@@ -16,29 +16,18 @@ use futures_util::future::{Either, pending};
 use futures_util::stream::{StreamExt, once};
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError::Lagged;
 
-use super::problem::Problem;
 use super::shape::{HandoverJson, RefusalJson, Snapshot, ViewJson};
 use super::{Admin, Shared};
 use crate::gateway::events::Event;
+use crate::web::problem::Problem;
+use crate::web::server::Closing;
 
 /// How often a comment is sent when nothing happens.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-
-/// Says when the listener closes. Put into every request by the listener, so that streams end with it.
-#[derive(Clone, Debug)]
-pub(super) struct Closing(pub(super) watch::Receiver<bool>);
-
-impl Closing {
-    /// Until the listener closes or is gone. Cancel safe.
-    pub(super) async fn wait(&mut self) {
-        // An error: the listener is gone.
-        let _ = self.0.wait_for(|closing| *closing).await;
-    }
-}
 
 pub(super) async fn events(
     State(shared): State<Arc<Shared>>,

@@ -5,7 +5,7 @@
 use super::fields::{Fields, Once};
 use super::head::Refusal;
 use crate::code::Code;
-use crate::fence::token::{Claim, TokenError, parse_epoch, parse_instance, parse_seq, parse_session};
+use crate::fence::token::{Claim, Epoch, TokenError, parse_epoch, parse_instance, parse_seq, parse_session};
 
 /// How many digits a seq may have in the layouts with sequential candidates.
 const SEQ_DIGITS: usize = 10;
@@ -29,6 +29,15 @@ pub fn token(fields: &Fields<'_>) -> Result<Claim, Refusal> {
         instance: instance.map(parse_instance).transpose().map_err(malformed)?,
         epoch: epoch.map(parse_epoch).transpose().map_err(malformed)?,
     })
+}
+
+/// The epoch alone, where it is given.
+///
+/// # Errors
+/// `malformed_token` for anything that is not exactly an epoch.
+pub fn epoch(fields: &Fields<'_>) -> Result<Option<Epoch>, Refusal> {
+    let epoch = once(fields.epoch, "X-Fencing-Epoch must be given once")?;
+    epoch.map(parse_epoch).transpose().map_err(|why| Refusal::new(Code::MalformedToken, why.to_string()))
 }
 
 fn once<'a>(field: Once<'a>, again: &'static str) -> Result<Option<&'a [u8]>, Refusal> {

@@ -44,7 +44,7 @@ pub(super) fn read(
     let handover = handover(top.table("handover"), problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
-    let shared = route::Shared { handover: &handover, limits: &limits, folder };
+    let shared = route::Shared { handover: &handover, limits: &limits, folder, upstream: None };
     let routes = routes(&mut top, sections, &shared, problems);
     let metrics = metrics(top.table("metrics"), problems);
     let log = log(top.table("log"), problems);
@@ -111,11 +111,20 @@ fn coordination(
         }
         return None;
     }
-    let mut section = Section::new("[zookeeper]", node);
+    zookeeper(Section::new("[zookeeper]", node), Duration::from_secs(15), env, problems)
+}
+
+/// `[zookeeper]`; the gateway's sessions and an instance's have different timeouts by default.
+pub(super) fn zookeeper(
+    mut section: Section<'_>,
+    default_timeout: Duration,
+    env: &BTreeMap<String, String>,
+    problems: &mut Vec<Problem>,
+) -> Option<ZooKeeper> {
     let hosts = "host:port,host:port/chroot";
     let connect = section.need("connect", hosts, parsed_url(hosts, address::connect));
     let session = duration(Duration::from_secs(1), Duration::from_secs(300));
-    let session_timeout = section.take("session_timeout", session, Duration::from_secs(15));
+    let session_timeout = section.take("session_timeout", session, default_timeout);
     let auth =
         section.tables("auth").into_iter().filter_map(|section| zk_auth(section, env, problems)).collect();
     section.finish(problems);
@@ -150,7 +159,7 @@ fn zk_auth(
 }
 
 /// Never shows what it reads.
-fn credential(node: &Node, env: &BTreeMap<String, String>) -> Read<Secret> {
+pub(super) fn credential(node: &Node, env: &BTreeMap<String, String>) -> Read<Secret> {
     let allowed = "allowed: \"env:NAME\", or the credential itself";
     match node.text() {
         None => node.refuse(format!("not a string; {allowed}")),
@@ -252,6 +261,11 @@ fn routes(
     routes
 }
 
+/// Limits as far as a route is read against them.
+pub(super) fn limits_of_requests(max_in_flight: usize) -> Limits {
+    Limits { max_in_flight, ..limits(Section::new("[limits]", None), &mut Vec::new()) }
+}
+
 fn limits(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Limits {
     let seconds = Duration::from_secs;
     let max_in_flight = section.take("max_in_flight", count, 10_000);
@@ -276,7 +290,7 @@ fn limits(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Limits {
     limits
 }
 
-fn header_bytes(node: &Node) -> Read<usize> {
+pub(super) fn header_bytes(node: &Node) -> Read<usize> {
     size(8 << 10, 16 << 20)(node).map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
@@ -289,7 +303,7 @@ fn metrics(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Metrics {
     metrics
 }
 
-fn log(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Log {
+pub(super) fn log(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Log {
     let formats = choice(&[("text", LogFormat::Text), ("json", LogFormat::Json)], &[]);
     let levels = choice(
         &[

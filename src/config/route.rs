@@ -27,6 +27,8 @@ pub(super) struct Shared<'a> {
     pub(super) handover: &'a Handover,
     pub(super) limits: &'a Limits,
     pub(super) folder: &'a Path,
+    /// Where all lead to, if they name no upstream of their own.
+    pub(super) upstream: Option<&'a Upstream>,
 }
 
 /// Reads one route. `None` only with problems.
@@ -35,7 +37,7 @@ pub(super) fn read(
     shared: &Shared<'_>,
     problems: &mut Vec<Problem>,
 ) -> Option<Route> {
-    let Shared { handover, limits, folder } = *shared;
+    let Shared { handover, limits, folder, upstream: given } = *shared;
     let seconds = Duration::from_secs;
     let path = section.need("path", PATH, parsed(PATH, Template::parse));
     let mode = section.take(
@@ -52,8 +54,11 @@ pub(super) fn read(
         Mode::Enforce,
     );
     let account = account(&mut section, mode, path.as_ref());
-    let upstreams = section.need("upstream", UPSTREAM, upstreams);
-    let upstream_ca = section.optional("upstream_ca", tls::file);
+    let upstreams = match given {
+        Some(given) => Some(vec![given.clone()]),
+        None => section.need("upstream", UPSTREAM, upstreams),
+    };
+    let upstream_ca = if given.is_some() { None } else { section.optional("upstream_ca", tls::file) };
     let has_tls = upstreams.iter().flatten().any(|upstream| upstream.tls);
     if upstream_ca.is_some() && upstreams.is_some() && !has_tls {
         let place = section.place_of("upstream_ca");

@@ -67,8 +67,8 @@ pub trait Session: Send + 'static {
     fn list(&mut self) -> Pending<Vec<AccountName>>;
 
     /// Looks at accounts, each as of one moment, in the order asked for. A candidate whose registration's answer was lost is
-    /// found.
-    fn look(&mut self, names: &[AccountName]) -> Pending<Vec<Sight>>;
+    /// found. One that may not be read does not keep the others from being seen.
+    fn look(&mut self, names: &[AccountName]) -> Pending<Vec<Result<Sight, BackendError>>>;
 
     /// Registers a candidate, and makes the account where it is missing.
     fn register(&mut self, name: &AccountName) -> Pending<()>;

@@ -50,7 +50,12 @@ pub enum Active {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A session is there and connected; nothing is known on it.
-    Opened(SessionId),
+    Opened {
+        /// Its id.
+        session: SessionId,
+        /// Its timeout.
+        timeout: Duration,
+    },
     /// Something of a session. Of another than the current one it is discarded.
     Of(SessionId, Tiding),
     /// A moment that was asked for has come, or it is time to read again.
@@ -109,22 +114,16 @@ impl Action {
     }
 }
 
-/// What does not change in an elector's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Temper {
-    /// The session's timeout.
-    pub timeout: Duration,
-    /// Drawn once for each elector, so that many do not act at the same moment.
-    pub jitter: u16,
-}
-
 /// The first pause after something failed or a term was short; each further one is twice as long, up to the timeout.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// One instance's part in one account's election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elector {
-    temper: Temper,
+    /// Drawn once for each elector, so that many do not act at the same moment.
+    jitter: u16,
+    /// The session's timeout.
+    timeout: Duration,
     role: Role,
     /// Since when it has been.
     since: Moment,
@@ -150,11 +149,12 @@ pub struct Elector {
 }
 
 impl Elector {
-    /// One that has not begun. It takes part from its first session on.
+    /// One that has not begun. It takes part from its first session on. `jitter` is any number, another for each elector.
     #[must_use]
-    pub const fn new(temper: Temper, now: Moment) -> Self {
+    pub const fn new(jitter: u16, now: Moment) -> Self {
         Self {
-            temper,
+            jitter,
+            timeout: Duration::ZERO,
             role: Role::Init,
             since: now,
             session: None,
@@ -188,9 +188,10 @@ impl Elector {
     pub fn step(mut self, event: Event, now: Moment) -> (Self, Vec<Action>) {
         let mut actions = Vec::new();
         match event {
-            Event::Opened(session) => {
+            Event::Opened { session, timeout } => {
+                self.suspend(Why::SessionEnded, now, &mut actions);
                 self.forget();
-                (self.session, self.up) = (Some(session), true);
+                (self.session, self.timeout, self.up) = (Some(session), timeout, true);
                 self.look(&mut actions);
             }
             Event::Of(session, tiding) if self.session == Some(session) => {
@@ -355,9 +356,7 @@ impl Elector {
         let patience = match (sight.predecessor, u32::try_from(sight.ahead.min(8)).unwrap_or(8)) {
             (None, _) => Duration::ZERO,
             (Some(_), ahead) => {
-                self.temper.timeout * 2
-                    + self.temper.timeout * ahead.saturating_sub(1) / 4
-                    + self.part_of(self.temper.timeout / 8)
+                self.timeout * 2 + self.timeout * ahead.saturating_sub(1) / 4 + self.part_of(self.timeout / 8)
             }
         };
         if now.since(since) < patience {
@@ -413,7 +412,7 @@ impl Elector {
         }
         if self.role.term().is_some() {
             // Short terms in a row are flapping.
-            if now.since(self.since) < self.temper.timeout {
+            if now.since(self.since) < self.timeout {
                 self.strike(now);
             } else {
                 self.strikes = 0;
@@ -425,14 +424,14 @@ impl Elector {
 
     /// One more failure: the pause doubles, up to the timeout.
     fn strike(&mut self, now: Moment) {
-        let whole = (FIRST_PAUSE * 2_u32.pow(self.strikes.min(16))).min(self.temper.timeout);
+        let whole = (FIRST_PAUSE * 2_u32.pow(self.strikes.min(16))).min(self.timeout);
         self.strikes = self.strikes.saturating_add(1);
         self.pause = Some(now.after(whole / 2 + self.part_of(whole / 2)));
     }
 
     /// A part of `whole` that differs from elector to elector and from strike to strike.
     fn part_of(&self, whole: Duration) -> Duration {
-        let mixed = u32::from(self.temper.jitter).wrapping_add(self.strikes.wrapping_mul(0x9e37)) & 0xffff;
+        let mixed = u32::from(self.jitter).wrapping_add(self.strikes.wrapping_mul(0x9e37)) & 0xffff;
         whole * mixed / 0xffff
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! It connects to nothing. An account goes to one address as long as that one accepts connections.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use crate::clock::Moment;
+use crate::config::Upstream;
+use crate::tls::{self, TlsError};
 
 /// An address that did not accept a connection is asked again after this, or if no other one is left.
 const DOWN: Duration = Duration::from_secs(5);
@@ -37,6 +40,23 @@ impl Target {
     #[must_use]
     pub fn new(number: usize, host: String, port: u16, authority: HeaderValue) -> Self {
         Self { number, host, port, authority, tls: None, down_until: AtomicU64::new(0) }
+    }
+
+    /// The address of a configuration, with the authorities it must have its certificate of.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn of(number: usize, upstream: &Upstream, ca: Option<&Path>) -> Result<Self, TlsError> {
+        // The configuration accepts nothing else.
+        let authority = HeaderValue::from_str(&upstream.authority);
+        let authority = authority.unwrap_or(HeaderValue::from_static("upstream"));
+        let mut target = Self::new(number, upstream.host.clone(), upstream.port, authority);
+        if upstream.tls {
+            let name = ServerName::try_from(upstream.host.clone())
+                .map_err(|why| TlsError::Unfit(format!("{}: {why}", upstream.host)))?;
+            target.tls = Some((tls::sender_client(ca)?, name));
+        }
+        Ok(target)
     }
 
     /// It accepted no connection.

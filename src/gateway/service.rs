@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
-use rustls::pki_types::ServerName;
 use slab::Slab;
 
 use super::admission::Rules;
@@ -21,7 +20,7 @@ use crate::forward::memory::Memory;
 use crate::forward::pool::Pool;
 use crate::forward::target::{Target, Targets};
 use crate::key::Key;
-use crate::tls::{Acceptor, TlsError, sender_client};
+use crate::tls::{Acceptor, TlsError};
 
 /// A route, ready to be used.
 #[derive(Debug)]
@@ -161,16 +160,7 @@ fn targets(
             own.push(Arc::clone(target));
             continue;
         }
-        // The configuration accepts nothing else.
-        let authority = HeaderValue::from_str(&upstream.authority);
-        let authority = authority.unwrap_or(HeaderValue::from_static("upstream"));
-        let mut target = Target::new(known.len(), upstream.host.clone(), upstream.port, authority);
-        if upstream.tls {
-            let name = ServerName::try_from(upstream.host.clone())
-                .map_err(|why| TlsError::Unfit(format!("{}: {why}", upstream.host)))?;
-            target.tls = Some((sender_client(ca.map(PathBuf::as_path))?, name));
-        }
-        let target = Arc::new(target);
+        let target = Arc::new(Target::of(known.len(), upstream, ca.map(PathBuf::as_path))?);
         known.push((upstream.clone(), ca.cloned(), Arc::clone(&target)));
         own.push(target);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencegate::clock::Moment;
-use fencegate::fence::elector::{Action, Active as Shown, Elector, Event, Sight, Temper, Tiding};
+use fencegate::fence::elector::{Action, Active as Shown, Elector, Event, Sight, Tiding};
 use fencegate::fence::handover::Sighting;
 use fencegate::fence::token::{Claim, Epoch, Seq, SessionId};
 use tokio::sync::Notify;
@@ -52,7 +52,7 @@ impl Instance {
         now: Moment,
         mut rng: fastrand::Rng,
     ) -> Self {
-        let mut elector = || Elector::new(Temper { timeout, jitter: rng.u16(..) }, now);
+        let mut elector = || Elector::new(rng.u16(..), now);
         Self {
             name: format!("host-{number}"),
             session: 0,
@@ -180,7 +180,11 @@ impl Instance {
                     (self.session, self.ended, self.opens, self.disconnected) =
                         (*sessions, false, None, false);
                     for account in 0..self.electors.len() {
-                        self.receive(account, Event::Opened(SessionId(self.session)), now);
+                        self.receive(
+                            account,
+                            Event::Opened { session: SessionId(self.session), timeout: self.timeout },
+                            now,
+                        );
                     }
                 }
                 Some(_) => return,

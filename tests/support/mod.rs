@@ -20,6 +20,7 @@
     reason = "each test binary uses a part of the kit, and a kit may panic and read clocks"
 )]
 
+pub mod agent;
 pub mod answer;
 pub mod browser;
 pub mod certificates;
@@ -36,6 +37,7 @@ pub mod stage;
 pub mod wait;
 pub mod zookeeper;
 
+pub use agent::{Agent, AgentSetup};
 pub use answer::{Answer, Ending};
 pub use browser::Browser;
 pub use certificates::{Authority, Certificate};

@@ -9,7 +9,7 @@ const LINES: &[&[&str]] = &[
     &["clock", "code"],
     &["fence"],
     HELPERS,
-    &["claim", "election", "forward"],
+    &["claim", "election", "forward", "web"],
     &["gateway", "agent", "elector"],
     &["admin", "demo"],
     &["main", "lib", "cli", "command", "commands", "serve", "init", "explain", "status"],

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::admin::server::serve_at_most;
+use crate::web::server::serve_at_most;
 
 struct Running {
     at: SocketAddr,

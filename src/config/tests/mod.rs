@@ -1,5 +1,6 @@
 //! What a whole file means, and what the shipped file says.
 
+mod agent;
 mod environment;
 mod hostile;
 mod refused;

@@ -45,7 +45,8 @@ pub(super) fn sighting(node: Option<&str>, event: EventType) -> Option<Sighting>
     }
 }
 
-fn candidate_number(name: &str) -> Option<u64> {
+/// The number of a candidate, by its name.
+pub(super) fn candidate_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("m-")?;
     (digits.len() == 10 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
 }

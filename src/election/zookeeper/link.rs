@@ -3,13 +3,12 @@
 //! Sends and translates. It never reconnects, and decides nothing about holders: that is the layout's part.
 
 use std::pin::pin;
-use std::task::{Context, Waker};
 
 use futures_util::FutureExt;
-use zookeeper_client::{Client, Error, EventType, MultiReadResult, MultiWriteError, PersistentWatcher};
+use zookeeper_client::{Client, EventType, MultiReadResult, PersistentWatcher};
 
 use super::active_node::{self, NODES};
-use super::{BarrierKind, Settings, failed};
+use super::{BarrierKind, Settings, failed, list, locate, pass_quorum, sent};
 use crate::election::{BackendError, Change, Link, Listing, Pending};
 use crate::fence::name::AccountName;
 use crate::fence::token::SessionId;
@@ -43,22 +42,10 @@ impl ZkLink {
             self.watcher = None;
             return Some(Change::Lost(format!("session event {}", event.session_state)));
         }
-        let below = event.path.strip_prefix(self.root.as_str())?.strip_prefix('/')?;
-        let (name, node) = below.split_once('/').map_or((below, None), |(name, node)| (name, Some(node)));
+        let (name, node) = locate(&self.root, &event.path)?;
         let sighting = active_node::sighting(node, event.event_type)?;
         let zxid = (event.zxid > 0).then_some(event.zxid);
-        Some(Change::Account { name: AccountName::new(name)?, sighting, zxid })
-    }
-}
-
-/// Sends the request now: the client queues it when its future is first polled.
-fn sent<T>(mut pending: Pending<T>) -> Pending<T>
-where
-    T: Send + 'static,
-{
-    match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        std::task::Poll::Ready(done) => Box::pin(std::future::ready(done)),
-        std::task::Poll::Pending => pending,
+        Some(Change::Account { name, sighting, zxid })
     }
 }
 
@@ -69,48 +56,19 @@ impl Link for ZkLink {
 
     fn barrier(&mut self) -> Pending<()> {
         let (client, root, kind) = (self.client.clone(), self.root.clone(), self.barrier);
-        sent(Box::pin(async move {
-            match kind {
-                BarrierKind::Quorum => {
-                    let mut multi = client.new_multi_writer();
-                    multi.add_check_version(&root, -1).map_err(|e| failed("barrier at", &root, &e))?;
-                    match multi.commit().await {
-                        // A missing root is an answer of the quorum as well. NoAuth is not: a deposed leader that
-                        // checks permissions eagerly gives it on its own.
-                        Ok(_) | Err(MultiWriteError::OperationFailed { source: Error::NoNode, .. }) => Ok(()),
-                        Err(MultiWriteError::OperationFailed { source, .. }) => {
-                            Err(failed("barrier at", &root, &source))
-                        }
-                        Err(MultiWriteError::RequestFailed { source }) => {
-                            Err(failed("barrier at", &root, &source))
-                        }
-                    }
-                }
-                BarrierKind::Sync => {
-                    // Both are queued at once; the read's answer comes after the sync's.
-                    let (synced, read) = (client.sync(&root), client.check_stat(&root));
-                    synced.await.map_err(|e| failed("sync at", &root, &e))?;
-                    read.await.map(|_| ()).map_err(|e| failed("read after sync at", &root, &e))
-                }
-            }
-        }))
+        match kind {
+            BarrierKind::Quorum => sent(Box::pin(pass_quorum(client, root))),
+            BarrierKind::Sync => sent(Box::pin(async move {
+                // Both are queued at once; the read's answer comes after the sync's.
+                let (synced, read) = (client.sync(&root), client.check_stat(&root));
+                synced.await.map_err(|e| failed("sync at", &root, &e))?;
+                read.await.map(|_| ()).map_err(|e| failed("read after sync at", &root, &e))
+            })),
+        }
     }
 
     fn list(&mut self) -> Pending<Listing> {
-        let (client, root) = (self.client.clone(), self.root.clone());
-        sent(Box::pin(async move {
-            let (children, stat) = match client.get_children(&root).await {
-                Ok(listed) => listed,
-                Err(Error::NoNode) => return Ok(Listing::default()),
-                Err(e) => return Err(failed("list", &root, &e)),
-            };
-            let names: Vec<_> = children.iter().filter_map(|child| AccountName::new(child)).collect();
-            Ok(Listing {
-                strange: children.len() - names.len(),
-                names,
-                newest: Some(stat.czxid.max(stat.mzxid).max(stat.pzxid)),
-            })
-        }))
+        sent(Box::pin(list(self.client.clone(), self.root.clone())))
     }
 
     fn read(&mut self, names: &[AccountName]) -> Pending<Vec<Reading>> {

@@ -7,15 +7,19 @@
 
 mod active_node;
 mod link;
+mod session;
 
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use zookeeper_client::{AddWatchMode, Client, Error};
+use zookeeper_client::{AddWatchMode, Client, Error, MultiWriteError, PersistentWatcher};
 
 pub use active_node::read_holder;
 pub use link::ZkLink;
+pub use session::{ZkSession, ZkSessions};
 
-use super::{Backend, BackendError};
+use super::{Backend, BackendError, Listing, Pending};
+use crate::fence::name::AccountName;
 
 /// How a proof is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,24 +82,74 @@ impl Backend for ZooKeeper {
     }
 
     async fn connect(&mut self) -> Result<ZkLink, BackendError> {
-        let settings = &self.settings;
-        let mut connector = Client::connector()
-            .with_session_timeout(settings.session_timeout)
-            .with_connection_timeout(settings.connection_timeout);
-        for (scheme, credential) in &settings.auth {
-            connector = connector.with_auth(scheme, credential);
-        }
-        let client = connector
-            .connect(&settings.connect)
-            .await
-            .map_err(|e| BackendError::Lost(format!("cannot connect to {}: {e}", settings.connect)))?;
-        // The watch may stand before the root exists. It comes before the first read, so that nothing falls between.
-        let watcher = client
-            .watch(&settings.root, AddWatchMode::PersistentRecursive)
-            .await
-            .map_err(|e| failed("watch", &settings.root, &e))?;
-        Ok(ZkLink::new(client, watcher, settings))
+        let (client, watcher) = connect(&self.settings).await?;
+        Ok(ZkLink::new(client, watcher, &self.settings))
     }
+}
+
+/// A new session with its watch.
+async fn connect(settings: &Settings) -> Result<(Client, PersistentWatcher), BackendError> {
+    let mut connector = Client::connector()
+        .with_session_timeout(settings.session_timeout)
+        .with_connection_timeout(settings.connection_timeout);
+    for (scheme, credential) in &settings.auth {
+        connector = connector.with_auth(scheme, credential);
+    }
+    let client = connector
+        .connect(&settings.connect)
+        .await
+        .map_err(|e| BackendError::Lost(format!("cannot connect to {}: {e}", settings.connect)))?;
+    let watcher = watch(&client, &settings.root).await?;
+    Ok((client, watcher))
+}
+
+/// The watch may stand before the root exists. It comes before the first read, so that nothing falls between.
+async fn watch(client: &Client, root: &str) -> Result<PersistentWatcher, BackendError> {
+    client.watch(root, AddWatchMode::PersistentRecursive).await.map_err(|e| failed("watch", root, &e))
+}
+
+/// Sends the request now: the client queues it when its future is first polled.
+fn sent<T: Send + 'static>(mut pending: Pending<T>) -> Pending<T> {
+    match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Box::pin(std::future::ready(done)),
+        Poll::Pending => pending,
+    }
+}
+
+/// A round trip through the quorum that changes no node.
+async fn pass_quorum(client: Client, root: String) -> Result<(), BackendError> {
+    let mut multi = client.new_multi_writer();
+    multi.add_check_version(&root, -1).map_err(|e| failed("barrier at", &root, &e))?;
+    match multi.commit().await {
+        // A missing root is an answer of the quorum as well. NoAuth is not: a deposed leader that checks permissions
+        // eagerly gives it on its own.
+        Ok(_) | Err(MultiWriteError::OperationFailed { source: Error::NoNode, .. }) => Ok(()),
+        Err(MultiWriteError::OperationFailed { source, .. } | MultiWriteError::RequestFailed { source }) => {
+            Err(failed("barrier at", &root, &source))
+        }
+    }
+}
+
+/// All accounts below the root.
+async fn list(client: Client, root: String) -> Result<Listing, BackendError> {
+    let (children, stat) = match client.get_children(&root).await {
+        Ok(listed) => listed,
+        Err(Error::NoNode) => return Ok(Listing::default()),
+        Err(e) => return Err(failed("list", &root, &e)),
+    };
+    let names: Vec<_> = children.iter().filter_map(|child| AccountName::new(child)).collect();
+    Ok(Listing {
+        strange: children.len() - names.len(),
+        names,
+        newest: Some(stat.czxid.max(stat.mzxid).max(stat.pzxid)),
+    })
+}
+
+/// The account that a path below the root belongs to, and the node in it.
+fn locate<'a>(root: &str, path: &'a str) -> Option<(AccountName, Option<&'a str>)> {
+    let below = path.strip_prefix(root)?.strip_prefix('/')?;
+    let (name, node) = below.split_once('/').map_or((below, None), |(name, node)| (name, Some(node)));
+    Some((AccountName::new(name)?, node))
 }
 
 /// What an error of the client means: any is a failure, some can be mended.

@@ -3,6 +3,7 @@
 //! It knows nothing of what is asked.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use super::stream::Closing;
 use crate::telemetry::{ConnectionError, Listener, Telemetry};
 use crate::tls::Acceptor;
 
@@ -39,6 +39,18 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// Says when the listener closes. Put into every request by the listener, so that streams end with it.
+#[derive(Clone, Debug)]
+pub struct Closing(watch::Receiver<bool>);
+
+impl Closing {
+    /// Until the listener closes or is gone. Cancel safe.
+    pub async fn wait(&mut self) {
+        // An error: the listener is gone.
+        let _ = self.0.wait_for(|closing| *closing).await;
+    }
+}
+
 /// Serves until `shutdown` is ready. Then nothing more is accepted, event streams end, and open requests may go on
 /// for a second.
 ///
@@ -53,7 +65,7 @@ pub async fn serve(
     serve_at_most(MOST_CONNECTIONS, listener, tls, router, telemetry, shutdown).await;
 }
 
-pub(super) async fn serve_at_most(
+pub(crate) async fn serve_at_most(
     most: usize,
     listener: TcpListener,
     tls: Option<Acceptor>,
@@ -61,29 +73,59 @@ pub(super) async fn serve_at_most(
     telemetry: Arc<Telemetry>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
+    let bounds = Bounds { most, last_words: LAST_WORDS };
+    accept(bounds, listener, &telemetry, Listener::Admin, shutdown, |stream, _, closing| {
+        converse(stream, tls.clone(), router.clone().layer(Extension(closing.clone())), closing)
+    })
+    .await;
+}
+
+/// What bounds a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// How many connections may be open; further ones wait to be accepted.
+    pub most: usize,
+    /// How long open requests may go on once the listener closes.
+    pub last_words: Duration,
+}
+
+/// Accepts until `shutdown` is ready, and has each connection served by `converse`, which ends when it is told of the closing.
+///
+/// Cancellation: dropped, it closes the listener and all connections at once.
+pub async fn accept<F: Future<Output = ()> + Send + 'static>(
+    bounds: Bounds,
+    listener: TcpListener,
+    telemetry: &Telemetry,
+    kind: Listener,
+    shutdown: impl Future<Output = ()> + Send,
+    converse: impl Fn(TcpStream, SocketAddr, Closing) -> F,
+) {
     let (close, closing) = watch::channel(false);
     let closing = Closing(closing);
-    let router = router.layer(Extension(closing.clone()));
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     let mut pause = FIRST_PAUSE;
     loop {
-        let full = connections.len() >= most;
+        let full = connections.len() >= bounds.most;
         let accepted = tokio::select! {
             () = &mut shutdown => break,
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept(), if !full => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 pause = FIRST_PAUSE;
-                let open = Open::new(telemetry.connections(Listener::Admin));
-                connections.spawn(converse(stream, tls.clone(), router.clone(), closing.clone(), open));
+                let open = Open::new(telemetry.connections(kind));
+                let conversation = converse(stream, peer, closing.clone());
+                connections.spawn(async move {
+                    let _open = open;
+                    conversation.await;
+                });
             }
             Err(why) if is_peers(&why) => {}
             Err(why) => {
                 telemetry.connection_error(ConnectionError::Accept);
-                warn!("the admin listener cannot accept: {why}; trying again in {} ms", pause.as_millis());
+                warn!("a listener cannot accept: {why}; trying again in {} ms", pause.as_millis());
                 tokio::select! {
                     () = &mut shutdown => break,
                     () = tokio::time::sleep(pause) => {}
@@ -95,7 +137,7 @@ pub(super) async fn serve_at_most(
     drop(listener);
     close.send_replace(true);
     let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_WORDS, ended).await.is_err() {
+    if tokio::time::timeout(bounds.last_words, ended).await.is_err() {
         connections.shutdown().await;
     }
 }
@@ -107,34 +149,23 @@ fn is_peers(why: &io::Error) -> bool {
 }
 
 /// One connection, to its end.
-async fn converse(
-    stream: TcpStream,
-    tls: Option<Acceptor>,
-    router: Router,
-    mut closing: Closing,
-    open: Open,
-) {
+async fn converse(stream: TcpStream, tls: Option<Acceptor>, router: Router, mut closing: Closing) {
     if let Err(why) = prepare(&stream) {
-        debug!("a connection to the admin listener keeps its defaults: {why}");
+        debug!("a connection keeps its defaults: {why}");
     }
-    let Some(tls) = tls else { return speak(stream, router, closing, open).await };
+    let Some(tls) = tls else { return speak(stream, router, closing).await };
     let shaken = tokio::select! {
         shaken = tokio::time::timeout(HEADER_READ_TIMEOUT, tls.handshake(stream)) => shaken,
         () = closing.wait() => return,
     };
     match shaken {
-        Ok(Ok(stream)) => Box::pin(speak(stream, router, closing, open)).await,
+        Ok(Ok(stream)) => Box::pin(speak(stream, router, closing)).await,
         Ok(Err(why)) => debug!("a handshake with the admin listener failed: {why}"),
         Err(_) => debug!("a handshake with the admin listener took too long"),
     }
 }
 
-async fn speak(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    router: Router,
-    mut closing: Closing,
-    open: Open,
-) {
+async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, mut closing: Closing) {
     let service = TowerToHyperService::new(router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -149,12 +180,15 @@ async fn speak(
         }
     };
     if let Err(why) = ended {
-        debug!("a connection to the admin listener ended early: {why}");
+        debug!("a connection ended early: {why}");
     }
-    drop(open);
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+/// What every connection is made: quick, and given up when its peer reads nothing.
+///
+/// # Errors
+/// What the system refuses.
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT))?;

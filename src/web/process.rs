@@ -2,20 +2,24 @@
 
 /// Resources used at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Usage {
-    pub(super) cpu_seconds: f64,
-    pub(super) resident_bytes: u64,
+pub struct Usage {
+    /// Of user and system.
+    pub cpu_seconds: f64,
+    /// In memory.
+    pub resident_bytes: u64,
 }
 
 /// Processor time and memory.
-pub(super) fn usage() -> Option<Usage> {
+#[must_use]
+pub fn usage() -> Option<Usage> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let ticks_per_second = rustix::param::clock_ticks_per_second();
     parse(&stat, ticks_per_second, u64::try_from(rustix::param::page_size()).ok()?)
 }
 
 /// How many file descriptors are open.
-pub(super) fn open_fds() -> Option<u64> {
+#[must_use]
+pub fn open_fds() -> Option<u64> {
     let count = std::fs::read_dir("/proc/self/fd").ok()?.count();
     // The one that lists them is among them.
     u64::try_from(count).ok()?.checked_sub(1)

@@ -8,13 +8,14 @@ use serde_json::json;
 
 /// A refusal: its status, and what happened and what to do.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub struct Problem {
     status: StatusCode,
     detail: String,
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    /// A refusal with this status.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
     }
 }

@@ -1,0 +1,94 @@
+//! What an agent's file means, and what the shipped one says.
+
+use super::*;
+
+const SHIPPED: &str = include_str!("../../../agent.toml");
+
+const LEAST: &str = "[agent]\ngateway = \"http://127.0.0.1:8080\"\naccounts = \"all\"\n[zookeeper]\n\
+                     connect = \"127.0.0.1:2181\"\n[[route]]\npath = \"/wx/{account}/{*rest}\"\naccount = \"path:account\"\n";
+
+fn agent(text: &str, env: &[(&str, &str)]) -> AgentConfig {
+    parse_agent("agent.toml", text, with(env), "host-1").unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn refused(text: &str) -> String {
+    match parse_agent("agent.toml", text, with(&[]), "host-1") {
+        Ok(config) => panic!("accepted: {text}\n{config:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn the_shipped_agent_file_parses_and_its_commented_defaults_are_the_codes() {
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase()) => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    let uncommented: String = SHIPPED.lines().map(line).collect::<Vec<_>>().join("\n");
+    let plain = agent(SHIPPED, &[]);
+    assert_ne!(uncommented, SHIPPED);
+    assert_eq!(plain, agent(&uncommented, &[]));
+    assert_eq!(plain, agent(LEAST, &[]), "what it sets is the default too");
+}
+
+#[test]
+fn the_shipped_agent_files_examples_parse() {
+    let text = SHIPPED.replace("#~ ", "").replace("http://", "https://");
+    let config = agent(&text, &[("ZK_DIGEST", "u:p"), ("FENCEGATE_KEY", "secret")]);
+    assert_eq!(config.agent.instance_id, "host-a-001");
+    assert_eq!(config.agent.gateway_key.as_ref().map(Secret::expose), Some("secret"));
+    assert_eq!(config.hooks.on_leader, Some(vec!["./on-leader.sh".to_owned()]));
+    assert!(!format!("{config:?}").contains("secret\""));
+}
+
+#[test]
+fn every_key_that_an_agent_reads_is_in_the_shipped_file() {
+    let mut keys = 0;
+    let sections = "agent coordination zookeeper election hooks limits log";
+    let headers = sections.split(' ').map(|name| format!("[{name}]")).chain(["[[route]]".to_owned()]);
+    for header in headers {
+        let error = refused(&format!("{header}\nzzzzzz = 1"));
+        let line = error.lines().find(|line| line.contains("zzzzzz")).unwrap().to_owned();
+        let (_, allowed) = line.split_once("allowed: ").unwrap();
+        let (_, body) = SHIPPED.split_once(&format!("\n{header}")).unwrap();
+        let body = body.split_once("\n[").map_or(body, |(body, _)| body);
+        for key in allowed.split(", ").filter(|key| !crate::config::agent::GATEWAYS.contains(key)) {
+            let found = ["\n", "\n#", "\n#~ "].iter().any(|start| body.contains(&format!("{start}{key} = ")));
+            assert!(found, "{header} {key}");
+            keys += 1;
+        }
+    }
+    assert!(keys > 30, "{keys}");
+}
+
+#[test]
+fn an_agents_defaults_are_the_contracts() {
+    let config = agent(LEAST, &[("FENCEGATE__AGENT__GATEWAY", "http://gateway:81")]);
+    assert_eq!(config.agent.instance_id, "host-1");
+    assert_eq!(config.agent.listen.to_string(), "127.0.0.1:7070");
+    assert_eq!(config.agent.admin.to_string(), "127.0.0.1:7071");
+    assert_eq!(config.agent.gateway.authority, "gateway:81");
+    assert_eq!(config.agent.accounts, AgentAccounts::All);
+    assert_eq!(config.zookeeper.session_timeout, Duration::from_secs(20));
+    assert_eq!((config.election.root.as_str(), config.routes.len()), ("/wx-accounts", 1));
+    assert_eq!(config.routes[0].upstreams[0].authority, "gateway:81");
+    assert_eq!(config.routes[0].upstream_timeout, config.agent.gateway_timeout);
+}
+
+#[test]
+fn what_an_agent_cannot_do_is_refused_by_name() {
+    for (text, part) in [
+        (LEAST.replace("\"all\"", "\"some\""), "accounts"),
+        (LEAST.replace("\"all\"", "[\"a\", \"a\"]"), "twice"),
+        (LEAST.replace("\"all\"", "[]"), "empty"),
+        (LEAST.replace("accounts = \"all\"", ""), "`accounts` is missing"),
+        (LEAST.replace("gateway = \"http://127.0.0.1:8080\"", ""), "`gateway` is missing"),
+        (format!("{LEAST}mode = \"pass\"\n"), "the gateway's part"),
+        (format!("{LEAST}[hooks]\non_leader = []\n"), "a program and its arguments"),
+        (format!("{LEAST}[coordination]\nbackend = \"etcd\"\n"), "not built yet"),
+        (format!("{LEAST}[handover]\nscope = \"replica\"\n"), "unknown key"),
+    ] {
+        let error = refused(&text);
+        assert!(error.contains(part), "{part} is not in\n{error}");
+    }
+}

@@ -1,0 +1,7 @@
+//! What listeners have in common: accepting within bounds, refusals about the room, and what the process uses.
+//!
+//! It knows nothing of what is asked.
+
+pub mod problem;
+pub mod process;
+pub mod server;
