@@ -203,6 +203,18 @@ fn the_image_runs_commands_that_exist_from_files_that_are_copied_and_not_as_root
             );
         }
     }
+    // What the code takes in from beside src/.
+    for entry in std::fs::read_dir(root().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        let code = if path.is_file() { std::fs::read_to_string(path).unwrap() } else { String::new() };
+        for line in code.lines().filter(|line| line.contains("include_str!") && line.contains("\"../")) {
+            let taken = line.split("\"../").nth(1).unwrap().split('/').next().unwrap();
+            assert!(
+                of("COPY").iter().any(|copy| copy.split(' ').any(|word| word == taken)),
+                "{taken} is not copied"
+            );
+        }
+    }
     assert_eq!(of("USER"), ["USER 65532:65532"]);
     assert_eq!(words(of("ENTRYPOINT")[0]), ["/usr/local/bin/fencegate"]);
     let mut commands = vec![words(of("CMD")[0])];
