@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::address;
+use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
 use super::model::{
@@ -18,7 +19,9 @@ use super::route;
 use super::section::Section;
 use super::tls;
 use super::tree::{Node, Value};
-use super::value::{address as socket, choice, count, duration, list, parsed, parsed_url, size, timeout};
+use super::value::{
+    address as socket, choice, count, duration, flag, list, parsed, parsed_url, size, timeout,
+};
 use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 
@@ -77,6 +80,10 @@ fn agent(
     if listen == admin && listen.port() != 0 {
         let place = section.place_of("admin");
         section.problem(&place, format!("`admin`: {admin} is where bots send; allowed: another address"));
+    }
+    if !section.take("insecure", flag, false) {
+        auth::check_agent_exposed(&mut section, "listen", listen);
+        auth::check_agent_exposed(&mut section, "admin", admin);
     }
     let gateway = section.need(
         "gateway",

@@ -76,6 +76,23 @@ fn an_agents_defaults_are_the_contracts() {
 }
 
 #[test]
+fn an_agent_that_others_can_reach_is_refused_until_the_file_says_so() {
+    for (listener, port) in [("listen", 7070), ("admin", 7071)] {
+        for address in ["0.0.0.0", "[::]", "10.1.2.3"] {
+            let open = LEAST.replace("[agent]", &format!("[agent]\n{listener} = \"{address}:{port}\""));
+            let error = refused(&open);
+            assert!(error.starts_with(&format!(
+                "agent.toml:2:{}: `{listener}`: {address}:{port}",
+                listener.len() + 4
+            )));
+            assert!(error.contains("`insecure = true` in [agent]"), "{error}");
+            agent(&open.replace("[agent]", "[agent]\ninsecure = true"), &[]);
+        }
+        agent(&LEAST.replace("[agent]", &format!("[agent]\n{listener} = \"[::1]:{port}\"")), &[]);
+    }
+}
+
+#[test]
 fn what_an_agent_cannot_do_is_refused_by_name() {
     for (text, part) in [
         (LEAST.replace("\"all\"", "\"some\""), "accounts"),
