@@ -1,6 +1,11 @@
 //! What is shipped for containers fits together: every path, port, command and host in it. No image is built here.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic in its helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may panic in its helpers too"
+)]
 
 mod support;
 
