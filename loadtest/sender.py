@@ -64,10 +64,11 @@ class Conversation(asyncio.Protocol):
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9000)
     options = parser.parse_args()
     book = Book()
-    server = await asyncio.get_running_loop().create_server(lambda: Conversation(book), "127.0.0.1", options.port)
+    server = await asyncio.get_running_loop().create_server(lambda: Conversation(book), options.host, options.port)
     await server.serve_forever()
 
 

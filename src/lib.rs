@@ -23,11 +23,11 @@ pub mod gateway;
 pub mod init;
 pub mod key;
 pub mod logging;
-pub mod quick;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
 #[cfg(feature = "mutants")]
 pub mod mutant;
+pub mod quick;
 pub mod serve;
 pub mod status;
 pub mod telemetry;

@@ -214,7 +214,7 @@ pub async fn run<B: Backend>(
     let status = Arc::new(Status::default());
     let acceptor = |listener| bound.tls.as_ref().and_then(|tls| tls.acceptor(listener));
     let (proxy_tls, admin_tls) = (acceptor(TlsListener::Proxy), acceptor(TlsListener::Admin));
-    let gateway = Arc::new(Gateway::new(&config, Arc::clone(&registry), Arc::clone(&status), proxy_tls));
+    let gateway = Arc::new(Gateway::new(&config, Arc::clone(&registry), Arc::clone(&status), proxy_tls)?);
     let (proxy, admin_at) = (bound.proxy_address(), bound.admin_address());
 
     let owned = Arc::clone(&gateway);

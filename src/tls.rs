@@ -27,7 +27,7 @@ use crate::config::{self, TlsListener};
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file cannot be read, or not as what it should be.
-    #[error("[listen.tls] {key} = {path:?}: {why}")]
+    #[error("{key} = {path:?}: {why}")]
     File {
         /// Its key in the configuration.
         key: &'static str,
@@ -37,8 +37,11 @@ pub enum TlsError {
         why: String,
     },
     /// The files do not fit together.
-    #[error("[listen.tls]: {0}")]
+    #[error("{0}")]
     Unfit(String),
+    /// Nobody is trusted.
+    #[error("there are no authorities that could vouch for a sender: {0}")]
+    Nobody(String),
 }
 
 /// The TLS of all listeners.
@@ -129,6 +132,37 @@ pub fn own_client(config: &config::Tls) -> Result<TlsConnector, TlsError> {
     Ok(TlsConnector::from(Arc::new(client)))
 }
 
+/// For senders: a client that trusts the authorities of a file, or the system's.
+///
+/// # Errors
+/// There are none, or what is wrong with the file.
+pub fn sender_client(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            for certificate in certificates("upstream_ca", path)? {
+                roots.add(certificate).map_err(|why| bad_file("upstream_ca", path, why))?;
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                let why =
+                    found.errors.first().map_or("install ca-certificates".to_owned(), ToString::to_string);
+                return Err(TlsError::Nobody(why));
+            }
+        }
+    }
+    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|why| TlsError::Nobody(why.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(client))
+}
+
 fn read(config: &config::Tls) -> Result<Current, TlsError> {
     let (chain, key) = identity(config)?;
     let own = first(&chain)?;
@@ -136,12 +170,12 @@ fn read(config: &config::Tls) -> Result<Current, TlsError> {
     let verifier = |names: &[ServerName<'static>], own: Option<CertificateDer<'static>>| {
         let Some(path) = &config.client_ca else { return Ok(None) };
         let mut roots = RootCertStore::empty();
-        for certificate in certificates("client_ca", path)? {
-            roots.add(certificate).map_err(|why| bad_file("client_ca", path, why))?;
+        for certificate in certificates("[listen.tls] client_ca", path)? {
+            roots.add(certificate).map_err(|why| bad_file("[listen.tls] client_ca", path, why))?;
         }
         let known = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .build()
-            .map_err(|why| bad_file("client_ca", path, why))?;
+            .map_err(|why| bad_file("[listen.tls] client_ca", path, why))?;
         Ok(Some(Arc::new(Named { known, names: names.to_vec(), own })))
     };
     let server = |verifier: Option<Arc<Named>>, protocols: &[&[u8]]| {
@@ -169,8 +203,9 @@ fn read(config: &config::Tls) -> Result<Current, TlsError> {
 fn identity(
     config: &config::Tls,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-    let chain = certificates("cert", &config.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&config.key).map_err(|why| bad_file("key", &config.key, why))?;
+    let chain = certificates("[listen.tls] cert", &config.cert)?;
+    let key = PrivateKeyDer::from_pem_file(&config.key)
+        .map_err(|why| bad_file("[listen.tls] key", &config.key, why))?;
     Ok((chain, key))
 }
 
@@ -192,7 +227,7 @@ fn bad_file(key: &'static str, path: &Path, why: impl std::fmt::Display) -> TlsE
 }
 
 fn unfit(why: Error) -> TlsError {
-    TlsError::Unfit(why.to_string())
+    TlsError::Unfit(format!("[listen.tls]: {why}"))
 }
 
 /// Takes certificates of known authorities, if they are for one of certain names.

@@ -10,7 +10,7 @@ use fencegate::key::KeyHash;
 use support::gateway::fencegate;
 use support::{
     Connection, Folder, Headers, Holder, Setup, Shared, Stage, assert_admitted, assert_refused, call,
-    named_route, only, wait_until,
+    named_route, only, route, wait_until,
 };
 
 static GUARDED: Shared = Shared::new();
@@ -39,6 +39,7 @@ fn guarded() -> Arc<Stage> {
             .route(&named_route(url, "pass", "mode = \"pass\""))
             .route(&named_route(url, "shadow", "mode = \"shadow\""))
             .route(&named_route(url, "deny", "mode = \"deny\""))
+            .route(&route(url, "/body/{*rest}", "\"json:/account\"", ""))
     })
 }
 
@@ -69,7 +70,8 @@ fn a_send_without_a_known_key_is_refused_in_every_mode_and_says_how_to_authentic
         let alike = holder.call("POST", &target, &Headers::none().with("X_Fencing_Key", KEY), "x");
         assert_refused(&holder, "another spelling", &alike, 401, "unauthenticated");
     }
-    assert_refused(&holder, "deny", &with_key(&holder, "deny", "x"), 403, "denied");
+    assert_refused(&holder, "deny", &with_key(&holder, "deny", "x"), 401, "unauthenticated");
+    assert_refused(&holder, "deny", &with_key(&holder, "deny", KEY), 403, "denied");
     let before_the_account = call(stage.gateway.proxy(), "POST", "/wx/a%20b/send", &Headers::none(), "");
     assert_refused(&holder, "order", &before_the_account, 401, "unauthenticated");
 }
@@ -83,6 +85,16 @@ fn a_key_is_for_its_accounts_only() {
         assert_eq!(problem["account"], holder.account);
     }
     assert_admitted(&with_key(&holder, "wx", KEY));
+    // The same where the account is in the body.
+    let holder = guarded().holder();
+    let body = format!("{{\"account\":\"{}\"}}", holder.account);
+    let send = |key: &str| {
+        let more = Headers::none().with("X-Fencing-Key", key).with("Content-Type", "application/json");
+        holder.call("POST", "/body/send", &more, &body)
+    };
+    assert_refused(&holder, "in the body", &send(OTHERS), 403, "account_forbidden");
+    assert_refused(&holder, "in the body", &send("x"), 401, "unauthenticated");
+    assert_admitted(&send(KEY));
 }
 
 #[test]

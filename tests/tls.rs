@@ -16,8 +16,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use socket2::{Domain, Socket, Type};
 use support::certificates::text;
 use support::{
-    Answer, Authority, Certificate, Connection, Gateway, Headers, PATIENCE, Setup, Shared, Stage, call, only,
-    wait_until,
+    AgentSetup, Answer, Authority, Certificate, Connection, Gateway, Headers, PATIENCE, Setup, Shared, Stage,
+    call, only, wait_until,
 };
 
 /// Its gateway speaks without TLS: each test starts one of its own beside it.
@@ -336,6 +336,26 @@ fn the_admin_listener_speaks_it_too_and_our_own_commands_with_it() {
     impostor.sign("server", "DNS:localhost").replace(&server);
     let refused = support::gateway::fencegate(&["accept-history", "--config", text(gateway.config())]);
     assert!(String::from_utf8(refused.stderr).unwrap().contains("invalid peer certificate"));
+}
+
+#[test]
+fn an_agent_speaks_it_to_the_gateway_that_it_trusts_and_to_no_other() {
+    let world = World::plain_admin();
+    let agent = |name: &str, account: &str, ca: &Authority| {
+        let accounts = format!("[\"{account}\"]");
+        let setup = AgentSetup::new(&world.stage.connect(), world.gateway.proxy(), name, &accounts);
+        let agent = setup.over_tls(&ca.cert()).start();
+        agent.wait_for_role(account, "LEADER");
+        agent
+    };
+    let trusting = agent("host-t", "wxid_tls", &world.authority);
+    assert_eq!(trusting.send("wxid_tls", &Headers::none(), "x").status, 200, "{}", trusting.log());
+    let seen = world.stage.sender.requests();
+    let sent = seen.iter().find(|request| request.header("x-fencing-account") == Some("wxid_tls")).unwrap();
+    assert_eq!(sent.header("x-forwarded-proto"), Some("https"));
+    let wary = agent("host-w", "wxid_wary", &Authority::new("another authority"));
+    let refused = wary.send("wxid_wary", &Headers::none(), "x");
+    assert_eq!((refused.status, refused.code().as_deref()), (503, Some("upstream_unreachable")));
 }
 
 #[test]

@@ -32,6 +32,7 @@ use crate::fence::name::AccountName;
 use crate::fence::token::{Epoch, encode_instance};
 use crate::forward::body::{Progress, RequestBody, Rest, Screen, discard};
 use crate::forward::exchange::{self, Bounds, Failure, Outgoing};
+use crate::forward::target::Choice;
 use crate::key;
 
 const SEQ: HeaderName = HeaderName::from_static("x-fencing-seq");
@@ -176,8 +177,8 @@ async fn forward(
         idle: route.upstream_idle_timeout,
         answer_buffer: route.answer_buffer,
     };
-    let target = Arc::clone(&agent.target);
-    let outgoing = Outgoing { request, progress, target, bounds, memory: agent.memory.clone() };
+    let choice = Choice::only(Arc::clone(&agent.target));
+    let outgoing = Outgoing { request, progress, choice, bounds, memory: agent.memory.clone() };
     let leading = Leading::new(agent.elector.clone(), account.clone(), token, room);
     match exchange::send(&agent.pool, outgoing, leading, |_| {}).await {
         Ok(answer) => Ok(forwarded(answer)),
@@ -367,7 +368,7 @@ fn to_gateway(agent: &Agent, headers: &mut HeaderMap, token: &Token, peer: IpAdd
     headers.append(FORWARDED_FOR, number(peer));
     let via = if version == Version::HTTP_10 { "1.0 fencegate-agent" } else { "1.1 fencegate-agent" };
     headers.append(header::VIA, HeaderValue::from_static(via));
-    headers.insert(header::HOST, agent.authority.clone());
+    headers.insert(header::HOST, agent.target.authority.clone());
 }
 
 fn number(value: impl std::fmt::Display) -> HeaderValue {

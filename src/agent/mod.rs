@@ -32,8 +32,10 @@ use crate::config::{self, AgentAccounts, AgentConfig, AgentLimits};
 use crate::election::session::Sessions;
 use crate::elector::{Accounts, Elector, Settings};
 use crate::forward::memory::Memory;
-use crate::forward::pool::{Pool, Target};
+use crate::forward::pool::Pool;
+use crate::forward::target::Target;
 use crate::telemetry::{Listener, Telemetry};
+use crate::tls::TlsError;
 use crate::web::server::{self, Bounds};
 
 /// After giving everything up, what was sent before may take this much longer than the gateway is given.
@@ -52,6 +54,9 @@ pub enum AgentError {
         /// What the system says.
         why: std::io::Error,
     },
+    /// The gateway's certificate cannot be checked.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A listener cannot be used.
     #[error("cannot start: {0}")]
     Start(#[from] std::io::Error),
@@ -87,8 +92,6 @@ pub(crate) struct Agent {
     limits: AgentLimits,
     pool: Arc<Pool>,
     target: Arc<Target>,
-    /// The gateway's authority, as Host.
-    authority: HeaderValue,
     key: Option<HeaderValue>,
     memory: Memory,
     rooms: Rooms,
@@ -98,33 +101,26 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    fn new(config: &AgentConfig, elector: Elector, clock: Clock) -> Self {
+    fn new(config: &AgentConfig, elector: Elector, clock: Clock) -> Result<Self, TlsError> {
         let AgentConfig { agent, routes, limits, .. } = config;
         let key = agent.gateway_key.as_ref().and_then(|key| {
             let mut key = HeaderValue::from_str(key.expose()).ok()?;
             key.set_sensitive(true);
             Some(key)
         });
-        Self {
+        Ok(Self {
             elector,
             routes: routes.clone(),
             limits: limits.clone(),
             pool: Arc::new(Pool::new(clock)),
-            target: Arc::new(Target {
-                number: 0,
-                host: agent.gateway.host.clone(),
-                port: agent.gateway.port,
-            }),
-            // The configuration accepts nothing else.
-            authority: HeaderValue::from_str(&agent.gateway.authority)
-                .unwrap_or(HeaderValue::from_static("gateway")),
+            target: Arc::new(Target::of(0, &agent.gateway, agent.gateway_ca.as_deref())?),
             key,
             memory: Memory::new(limits.max_buffered.div_ceil(4)),
             rooms: Rooms::new(limits, routes),
             counts: Arc::default(),
             telemetry: Arc::new(Telemetry::new()),
             stopping: AtomicBool::new(false),
-        }
+        })
     }
 
     fn is_stopping(&self) -> bool {
@@ -151,7 +147,7 @@ pub async fn run<S: Sessions + Clone>(
     let settings = Settings::new(&config.agent.instance_id, accounts);
     let clock = settings.clock.clone();
     let elector = Elector::start(sessions, settings);
-    let agent = Arc::new(Agent::new(&config, elector.clone(), clock));
+    let agent = Arc::new(Agent::new(&config, elector.clone(), clock)?);
     let hooks = HookRunner::start(config.hooks, elector.clone(), Arc::clone(&agent.counts));
 
     let (close_admin, admin_closes) = oneshot::channel::<()>();

@@ -7,16 +7,16 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::model::{Source, Upstream};
 use super::pointer::Pointer;
 
-const UPSTREAM: &str = "http://host or http://host:port";
+const UPSTREAM: &str = "http://host:port or https://host:port";
 
-/// Parses `http://host[:port]`: scheme and authority only.
+/// Parses `http://host[:port]` or the same with https: scheme and authority only.
 pub(super) fn upstream(text: &str) -> Result<Upstream, String> {
     let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("no URL; allowed: {UPSTREAM}"))?;
-    match scheme.to_ascii_lowercase().as_str() {
-        "http" => {}
-        "https" => return Err(format!("https is not built yet; allowed: {UPSTREAM}")),
+    let (tls, usual) = match scheme.to_ascii_lowercase().as_str() {
+        "http" => (false, 80),
+        "https" => (true, 443),
         _ => return Err(format!("unknown scheme; allowed: {UPSTREAM}")),
-    }
+    };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#']) {
         return Err(format!(
@@ -24,10 +24,10 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, String> {
         ));
     }
     let (host, port) = host_and_port(authority).map_err(|what| format!("{what}; allowed: {UPSTREAM}"))?;
-    let (host, port) = (host.to_ascii_lowercase(), port.unwrap_or(80));
+    let (host, port) = (host.to_ascii_lowercase(), port.unwrap_or(usual));
     let named = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-    let authority = if port == 80 { named } else { format!("{named}:{port}") };
-    Ok(Upstream { authority, host, port })
+    let authority = if port == usual { named } else { format!("{named}:{port}") };
+    Ok(Upstream { authority, host, port, tls })
 }
 
 const CONNECT: &str = "host:port,host:port/chroot";
@@ -215,12 +215,15 @@ mod tests {
     #[test]
     fn an_upstream_is_scheme_and_authority_only() {
         let good = |text: &str| {
-            let Upstream { authority, host, port } = upstream(text).unwrap();
+            let Upstream { authority, host, port, tls } = upstream(text).unwrap();
+            assert_eq!(tls, text.starts_with("https"));
             (authority, host, port)
         };
         assert_eq!(good("http://127.0.0.1:9000"), ("127.0.0.1:9000".into(), "127.0.0.1".into(), 9000));
         assert_eq!(good("HTTP://Sender.local/"), ("sender.local".into(), "sender.local".into(), 80));
         assert_eq!(good("http://sender:80"), ("sender".into(), "sender".into(), 80));
+        assert_eq!(good("https://sender"), ("sender".into(), "sender".into(), 443));
+        assert_eq!(good("https://sender:80"), ("sender:80".into(), "sender".into(), 80));
         assert_eq!(good("http://[::1]:9000"), ("[::1]:9000".into(), "::1".into(), 9000));
         for bad in [
             "",
@@ -248,7 +251,6 @@ mod tests {
         ] {
             assert!(upstream(bad).is_err(), "{bad}");
         }
-        assert!(upstream("https://sender").unwrap_err().contains("not built yet"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::model::{
 };
 use super::route;
 use super::section::Section;
+use super::tls;
 use super::tree::{Node, Value};
 use super::value::{
     address as socket, choice, count, duration, flag, list, parsed, parsed_url, size, timeout,
@@ -25,8 +26,9 @@ use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 
 /// Keys of a gateway's route that mean nothing to an agent: its upstream is the gateway.
-pub(super) const GATEWAYS: [&str; 9] = [
+pub(super) const GATEWAYS: [&str; 10] = [
     "upstream",
+    "upstream_ca",
     "mode",
     "rewrite",
     "preserve_host",
@@ -79,23 +81,21 @@ fn agent(
         let place = section.place_of("admin");
         section.problem(&place, format!("`admin`: {admin} is where bots send; allowed: another address"));
     }
-    let insecure = section.take("insecure", flag, false);
-    for (key, address) in [("listen", listen), ("admin", admin)] {
-        if !insecure && !auth::is_local(address) {
-            let (place, port) = (section.place_of(key), address.port());
-            let text = format!(
-                "`{key}`: {address} can be reached from other machines, and nothing asks callers who they are; allowed: \
-                 an address of this machine alone such as 127.0.0.1:{port}, or `insecure = true` where whoever can \
-                 reach it may send"
-            );
-            section.problem(&place, text);
-        }
+    if !section.take("insecure", flag, false) {
+        auth::check_agent_exposed(&mut section, "listen", listen);
+        auth::check_agent_exposed(&mut section, "admin", admin);
     }
     let gateway = section.need(
         "gateway",
         "\"http://host:port\"",
         parsed_url("\"http://host:port\"", address::upstream),
     );
+    let gateway_ca = section.optional("gateway_ca", tls::file);
+    if gateway_ca.is_some() && gateway.as_ref().is_some_and(|gateway| !gateway.tls) {
+        let place = section.place_of("gateway_ca");
+        section
+            .problem(&place, "`gateway_ca`: the gateway is not https; allowed: with \"https://host:port\"");
+    }
     let accounts = section.need("accounts", ACCOUNTS, accounts);
     let agent = Some(()).and_then(|()| {
         Some(Agent {
@@ -103,6 +103,7 @@ fn agent(
             listen,
             admin,
             gateway: gateway?,
+            gateway_ca,
             gateway_timeout: section.take("gateway_timeout", timeout, Duration::from_secs(90)),
             gateway_key: section.optional("gateway_key", |node| gateway::credential(node, env)),
             accounts: accounts?,
@@ -148,7 +149,7 @@ fn routes(
         top.problem(&place, "there is no [[route]]; allowed: one or more, each with path and account");
     }
     // Where the gateway is missing, that is the one thing to say.
-    let nowhere = Upstream { authority: String::new(), host: String::new(), port: 0 };
+    let nowhere = Upstream { authority: String::new(), host: String::new(), port: 0, tls: false };
     let upstream = agent.map_or(&nowhere, |agent| &agent.gateway);
     let limits = gateway::limits_of_requests(limits.max_in_flight);
     let handover = Handover { drain_timeout: Duration::ZERO };

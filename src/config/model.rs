@@ -247,8 +247,10 @@ pub struct Route {
     pub identity: Identity,
     /// How refusals look; `None`: problem+json.
     pub refusal: Option<Form>,
-    /// The sender.
-    pub upstream: Upstream,
+    /// Where the sender listens. At least one; an account goes to one of them.
+    pub upstreams: Vec<Upstream>,
+    /// Whose certificates senders must show, PEM; `None`: those that the system trusts.
+    pub upstream_ca: Option<PathBuf>,
     /// What is done with a request.
     pub mode: Mode,
     /// The methods it takes, in upper case; `None`: all.
@@ -278,12 +280,14 @@ pub struct Route {
 /// Where a sender listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
-    /// As Host has it: brackets around IPv6, the port unless it is 80.
+    /// As Host has it: brackets around IPv6, the port unless it is the scheme's own.
     pub authority: String,
     /// A name or an address, without brackets.
     pub host: String,
     /// Its port, never 0.
     pub port: u16,
+    /// Whether it is spoken to over TLS.
+    pub tls: bool,
 }
 
 /// Where in a request the account is.
@@ -433,6 +437,8 @@ pub struct Agent {
     pub admin: SocketAddr,
     /// Where the gateway listens.
     pub gateway: Upstream,
+    /// Whose certificate an https gateway must show, PEM; `None`: those that the system trusts.
+    pub gateway_ca: Option<PathBuf>,
     /// For the gateway's whole answer.
     pub gateway_timeout: Duration,
     /// What it presents to a gateway that wants keys.

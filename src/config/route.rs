@@ -14,6 +14,7 @@ use super::refusal;
 use super::rewrite::Rewrite;
 use super::section::Section;
 use super::template::Template;
+use super::tls;
 use super::tree::{Node, Value};
 use super::value::{choice, count, flag, list, one_or_list, parsed, parsed_url, size, timeout};
 
@@ -58,10 +59,16 @@ pub(super) fn read(
         Mode::Enforce,
     );
     let account = account(&mut section, mode, path.as_ref());
-    let upstream = match given {
-        Some(given) => Some(given.clone()),
-        None => section.need("upstream", "\"http://host:port\"", upstream),
+    let upstreams = match given {
+        Some(given) => Some(vec![given.clone()]),
+        None => section.need("upstream", UPSTREAM, upstreams),
     };
+    let upstream_ca = if given.is_some() { None } else { section.optional("upstream_ca", tls::file) };
+    let has_tls = upstreams.iter().flatten().any(|upstream| upstream.tls);
+    if upstream_ca.is_some() && upstreams.is_some() && !has_tls {
+        let place = section.place_of("upstream_ca");
+        section.problem(&place, "`upstream_ca`: no upstream is https; allowed: with \"https://host:port\"");
+    }
     // Without a path there is nothing to check it against, and the path's own problem is told.
     let rewrite = section
         .optional("rewrite", |node| match &path {
@@ -109,7 +116,8 @@ pub(super) fn read(
         json_integer,
         identity,
         refusal,
-        upstream: upstream?,
+        upstreams: upstreams?,
+        upstream_ca,
         mode,
         methods,
         rewrite,
@@ -150,11 +158,17 @@ fn account(section: &mut Section<'_>, mode: Mode, path: Option<&Template>) -> Op
     section.need("account", address::SOURCES, read)
 }
 
-fn upstream(node: &Node) -> Read<Upstream> {
-    if matches!(node.value, Value::List(_)) {
-        return node.refuse("several upstreams are not built yet; allowed: one, \"http://host:port\"");
+const UPSTREAM: &str = "\"http://host:port\", or a list of such addresses of one sender";
+
+/// So many that the bits of a word tell which were asked.
+const MOST_UPSTREAMS: usize = 64;
+
+fn upstreams(node: &Node) -> Read<Vec<Upstream>> {
+    let upstreams = one_or_list(UPSTREAM, parsed_url(UPSTREAM, address::upstream))(node)?;
+    if upstreams.len() > MOST_UPSTREAMS {
+        return node.refuse(format!("{} are too many; allowed: {MOST_UPSTREAMS}", upstreams.len()));
     }
-    parsed_url("\"http://host:port\"", address::upstream)(node)
+    Ok(upstreams)
 }
 
 /// Keys of a query and their values.

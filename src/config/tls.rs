@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustls::pki_types::ServerName;
 
-use super::error::Problem;
+use super::error::{Problem, Read};
 use super::model::{Tls, TlsListener};
 use super::section::Section;
 use super::tree::Node;
@@ -39,7 +39,8 @@ pub(super) fn read(node: Option<&Node>, problems: &mut Vec<Problem>) -> Option<T
 
 const FILE: &str = "a file such as \"server.pem\"";
 
-fn file(node: &Node) -> super::error::Read<PathBuf> {
+/// A file's path.
+pub(super) fn file(node: &Node) -> Read<PathBuf> {
     let parse =
         |text: &str| if text.is_empty() { Err("no file; allowed: its path") } else { Ok(text.into()) };
     parsed(FILE, parse)(node)

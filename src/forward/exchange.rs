@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 
 use super::body::{Progress, RequestBody};
 use super::memory::{Kept, Memory};
-use super::pool::{Connection, Pool, Target};
+use super::pool::{Connection, Pool};
+use super::target::{Choice, Others, Target};
 use super::{Authority, Stop};
 use crate::code::Code;
 
@@ -82,7 +83,7 @@ pub struct Outgoing {
     /// Where its body stands, if it was not all in.
     pub progress: Option<Progress>,
     /// Where it goes.
-    pub target: Arc<Target>,
+    pub choice: Choice,
     /// Its bounds.
     pub bounds: Bounds,
     /// What bounds the answers that are read ahead.
@@ -93,6 +94,8 @@ pub struct Outgoing {
 struct Exchange<A> {
     pool: Arc<Pool>,
     target: Arc<Target>,
+    /// Where else it may go, as long as no connection is accepted.
+    others: Option<Others>,
     bounds: Bounds,
     memory: Memory,
     kept: Option<Kept>,
@@ -146,17 +149,35 @@ impl<A: Authority> Exchange<A> {
     }
 
     async fn connect_anew(&mut self) -> Result<(), Failure> {
-        let target = Arc::clone(&self.target);
-        let connect = pin!(tokio::time::timeout(self.bounds.connect, Pool::connect(&target)));
-        let why = match self.within(connect).await.map_err(not_sent)? {
-            Ok(Ok(connection)) => {
-                self.connection = Some(connection);
-                return Ok(());
+        loop {
+            let target = Arc::clone(&self.target);
+            let connect = pin!(tokio::time::timeout(self.bounds.connect, Pool::connect(&target)));
+            let why = match self.within(connect).await.map_err(not_sent)? {
+                Ok(Ok(connection)) => {
+                    target.answered();
+                    self.connection = Some(connection);
+                    return Ok(());
+                }
+                Ok(Err(why)) => format!("the sender cannot be reached: {why}"),
+                Err(_) => "the sender did not accept a connection in time".to_owned(),
+            };
+            let now = self.pool.now();
+            target.failed(now);
+            match self.others.as_mut().and_then(|others| others.next(now)) {
+                Some(next) => self.go_to(next),
+                None => return Err(Failure::new(Code::UpstreamUnreachable, why)),
             }
-            Ok(Err(why)) => format!("the sender cannot be reached: {why}"),
-            Err(_) => "the sender did not accept a connection in time".to_owned(),
-        };
-        Err(Failure::new(Code::UpstreamUnreachable, why))
+        }
+    }
+
+    /// Another address, before anything was written.
+    fn go_to(&mut self, next: Arc<Target>) {
+        let old = std::mem::replace(&mut self.target, next);
+        if let Some(request) = &mut self.request
+            && request.headers().get(header::HOST) == Some(&old.authority)
+        {
+            request.headers_mut().insert(header::HOST, self.target.authority.clone());
+        }
     }
 
     /// Sends the request; an answer's head.
@@ -242,6 +263,9 @@ impl<A: Authority> Exchange<A> {
         let whole = self.receive(&mut body, buffer, &mut frames).await?;
         let kept = self.kept.take();
         let end = says.end(head.version);
+        if let Some(idle) = says.idle {
+            self.bounds.idle = self.bounds.idle.min(idle);
+        }
         Ok((Answer { head, body: AnswerBody::Whole(frames), kept }, end, (!whole).then_some(body)))
     }
 
@@ -345,10 +369,21 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
 }
 
 fn begin<A: Authority>(pool: &Arc<Pool>, outgoing: Outgoing, authority: A) -> Exchange<A> {
-    let Outgoing { request, progress, target, bounds, memory } = outgoing;
+    let Outgoing { request, progress, choice: Choice { target, others }, bounds, memory } = outgoing;
     authority.allow(bounds.total);
     let (pool, request) = (Arc::clone(pool), Some(request));
-    Exchange { pool, target, bounds, memory, kept: None, authority, progress, request, connection: None }
+    Exchange {
+        pool,
+        target,
+        others,
+        bounds,
+        memory,
+        kept: None,
+        authority,
+        progress,
+        request,
+        connection: None,
+    }
 }
 
 /// The exchange goes on in a task; the answer's body comes from there.
@@ -366,6 +401,14 @@ fn pass_on<A: Authority>(
     Answer { head, body: AnswerBody::Partial(frames, passed_on), kept }
 }
 
+/// The time that `Keep-Alive: timeout=n` gives, less a second, or half of it.
+fn kept_for(value: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(value).ok()?;
+    let timeout = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
+    let kept = Duration::from_secs(timeout.trim().parse().ok()?);
+    Some(kept.saturating_sub(Duration::from_secs(1)).max(kept / 2))
+}
+
 /// What an answer's head says, found in one pass.
 #[derive(Default)]
 struct Says {
@@ -373,6 +416,8 @@ struct Says {
     coding: bool,
     close: bool,
     events: bool,
+    /// How long the sender keeps the connection, less what a request may take to get there.
+    idle: Option<Duration>,
 }
 
 impl Says {
@@ -387,6 +432,8 @@ impl Says {
             } else if name == header::CONNECTION {
                 let is_close = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(b"close");
                 says.close |= value.split(|byte| *byte == b',').any(is_close);
+            } else if name == "keep-alive" {
+                says.idle = kept_for(value);
             } else if name == header::CONTENT_TYPE {
                 const EVENTS: &[u8] = b"text/event-stream";
                 let start = value.trim_ascii_start().get(..EVENTS.len());
@@ -401,5 +448,22 @@ impl Says {
     fn end(&self, version: http::Version) -> End {
         let reusable = version == http::Version::HTTP_11 && !(self.length && self.coding) && !self.close;
         if reusable { End::Reusable } else { End::Whole }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_kept_for_less_than_its_sender_says() {
+        let kept = |text: &str| kept_for(text.as_bytes()).map(|kept| kept.as_millis());
+        assert_eq!(kept("timeout=5, max=100"), Some(4000));
+        assert_eq!(kept("max=100, timeout=2"), Some(1000));
+        assert_eq!(kept("timeout=1"), Some(500));
+        assert_eq!(kept("timeout=0"), Some(0));
+        for nothing in ["", "max=100", "timeout", "timeout=", "timeout=x", "timeout=-1", "timeout=1.5"] {
+            assert_eq!(kept(nothing), None, "{nothing}");
+        }
     }
 }

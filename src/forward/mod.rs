@@ -1,12 +1,13 @@
 //! One request to one upstream, at most once, and what became of it.
 //!
-//! [`exchange`] sends, [`pool`] keeps connections, [`body`] is what is sent. Nothing here knows accounts or verdicts: an
+//! [`exchange`] sends, [`target`] says where to, [`pool`] keeps connections, [`body`] is what is sent. Nothing here knows accounts or verdicts: an
 //! [`Authority`] stands for them.
 
 pub mod body;
 pub mod exchange;
 pub mod memory;
 pub mod pool;
+pub mod target;
 
 use std::task::{Context, Poll};
 use std::time::Duration;

@@ -14,23 +14,15 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::body::RequestBody;
+use super::target::Target;
 use crate::clock::{Clock, Moment};
 
 /// More idle connections to one upstream than this are closed.
 const MOST_IDLE: usize = 256;
-
-/// Where requests go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Its number: connections are shared by whoever has the same one.
-    pub number: usize,
-    /// Name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-}
 
 /// A connection on which nothing is under way.
 #[derive(Debug)]
@@ -67,21 +59,39 @@ impl Connection {
 
 /// A connection's stream; dropped after a cut, it resets the connection.
 #[derive(Debug)]
-struct Cuttable {
-    stream: TcpStream,
+struct Cuttable<S: Stream> {
+    stream: S,
     cut: Arc<AtomicBool>,
 }
 
-impl Drop for Cuttable {
+/// What a sender is spoken to over.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// The connection below.
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Stream for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Stream for TlsStream<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
+impl<S: Stream> Drop for Cuttable<S> {
     fn drop(&mut self) {
         if self.cut.load(SeqCst) {
             // Where the system refuses, the connection is closed in order: late, but closed.
-            let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            let _ = socket2::SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
         }
     }
 }
 
-impl AsyncRead for Cuttable {
+impl<S: Stream> AsyncRead for Cuttable<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -91,7 +101,7 @@ impl AsyncRead for Cuttable {
     }
 }
 
-impl AsyncWrite for Cuttable {
+impl<S: Stream> AsyncWrite for Cuttable<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -170,18 +180,34 @@ impl Pool {
     /// # Errors
     /// The upstream cannot be reached; nothing was sent.
     pub(super) async fn connect(target: &Target) -> io::Result<Connection> {
+        // A name is asked for anew each time: connections go where it leads now.
         let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
         stream.set_nodelay(true)?;
-        let cut = Arc::<AtomicBool>::default();
-        let (sender, connection) = http1::Builder::new()
-            .writev(false)
-            .handshake(TokioIo::new(Cuttable { stream, cut: Arc::clone(&cut) }))
-            .await
-            .map_err(io::Error::other)?;
-        let task = tokio::spawn(async move {
-            // The exchange learns of a failure through its own answer.
-            let _ = connection.await;
-        });
-        Ok(Connection { sender, task, cut, used: false })
+        match &target.tls {
+            None => shake_hands(stream).await,
+            Some((config, name)) => {
+                let tls = TlsConnector::from(Arc::clone(config));
+                shake_hands(Box::pin(tls.connect(name.clone(), stream)).await?).await
+            }
+        }
     }
+
+    /// What time it is for whoever connects.
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+}
+
+async fn shake_hands<S: Stream>(stream: S) -> io::Result<Connection> {
+    let cut = Arc::<AtomicBool>::default();
+    let (sender, connection) = http1::Builder::new()
+        .writev(false)
+        .handshake(TokioIo::new(Cuttable { stream, cut: Arc::clone(&cut) }))
+        .await
+        .map_err(io::Error::other)?;
+    let task = tokio::spawn(async move {
+        // The exchange learns of a failure through its own answer.
+        let _ = connection.await;
+    });
+    Ok(Connection { sender, task, cut, used: false })
 }

@@ -107,7 +107,8 @@ impl Received {
 
     /// The body to send: what was received, and what still comes.
     #[must_use]
-    pub fn into_body(self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
+    pub fn into_body(mut self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
+        self.gather();
         if self.complete {
             return (RequestBody::buffered(self.frames), None);
         }
@@ -148,9 +149,12 @@ pub async fn receive(
     let bounds = &route.body_bounds;
     let own = entry.map_or(&gateway.unknown_buffered, |entry| &entry.buffered);
     let mut received = Received::default();
-    received.complete = loop {
+    loop {
         let data = match incoming.frame().await {
-            None => break true,
+            None => {
+                received.complete = true;
+                return Ok(Some(received));
+            }
             // Trailers end here; they carry nothing that counts.
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(error)) if has_left(&error) => return Ok(None),
@@ -177,14 +181,13 @@ pub async fn receive(
         }
         received.keep(data);
         if incoming.is_end_stream() {
-            break true;
+            received.complete = true;
+            return Ok(Some(received));
         }
         if received.size > bounds.buffer {
-            break false;
+            return Ok(Some(received));
         }
-    };
-    received.gather();
-    Ok(Some(received))
+    }
 }
 
 /// Whether a body broke off because its connection or stream ended, and not because it is malformed: over HTTP/1 an I/O

@@ -87,7 +87,8 @@ fn take_off(
     let flight = journey.take_off(room, allowed.is_judged(), std::mem::take(&mut received.budget));
     let came = Came { peer, host: host.as_deref(), version };
     let asked = came.host.filter(|_| config.preserve_host).and_then(|host| HeaderValue::from_str(host).ok());
-    let authority = asked.unwrap_or_else(|| route.authority.clone());
+    let choice = route.targets.choose(|| (allowed.account(), worker.gateway.registry.clock.now()));
+    let authority = asked.unwrap_or_else(|| choice.target.authority.clone());
     outgoing::to_sender(&mut headers, ending, &allowed.sender(), &came, authority, &enlisted.send.request_id);
     let (body, progress) = received.into_body(incoming, &route.body_bounds);
     if body.is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&method) {
@@ -104,13 +105,7 @@ fn take_off(
         idle: config.upstream_idle_timeout,
         answer_buffer: config.answer_buffer,
     };
-    let outgoing = Outgoing {
-        request,
-        progress,
-        target: Arc::clone(&route.target),
-        bounds,
-        memory: route.memory.clone(),
-    };
+    let outgoing = Outgoing { request, progress, choice, bounds, memory: route.memory.clone() };
     let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim, route };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);

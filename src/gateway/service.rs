@@ -1,5 +1,6 @@
 //! What all requests share: the accounts, the routes, the limits; and what the requests of one worker share.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,9 +17,10 @@ use super::registry::Registry;
 use super::status::Status;
 use crate::config::{self, Config, Limits};
 use crate::forward::memory::Memory;
-use crate::forward::pool::{Pool, Target};
+use crate::forward::pool::Pool;
+use crate::forward::target::{Target, Targets};
 use crate::key::Key;
-use crate::tls::Acceptor;
+use crate::tls::{Acceptor, TlsError};
 
 /// A route, ready to be used.
 #[derive(Debug)]
@@ -26,9 +28,7 @@ pub struct Route {
     /// As it was configured.
     pub config: config::Route,
     /// Its sender.
-    pub target: Arc<Target>,
-    /// Its sender's authority, as Host.
-    pub authority: HeaderValue,
+    pub targets: Targets,
     /// What a body may be.
     pub body_bounds: BodyBounds,
     /// What bounds its answers that are read ahead.
@@ -65,28 +65,24 @@ pub struct Gateway {
 
 impl Gateway {
     /// A gateway after `config`.
-    #[must_use]
-    pub fn new(config: &Config, registry: Arc<Registry>, status: Arc<Status>, tls: Option<Acceptor>) -> Self {
+    ///
+    /// # Errors
+    /// What is wrong with the authorities that a route trusts.
+    pub fn new(
+        config: &Config,
+        registry: Arc<Registry>,
+        status: Arc<Status>,
+        tls: Option<Acceptor>,
+    ) -> Result<Self, TlsError> {
         let limits = config.limits.clone();
         let several = config.routes.len() > 1;
-        // Routes to one sender share its connections.
-        let number = |upstream: &config::Upstream| {
-            let same = |route: &config::Route| {
-                (&route.upstream.host, route.upstream.port) == (&upstream.host, upstream.port)
-            };
-            config.routes.iter().position(same).unwrap_or(0)
-        };
-        let route = |route: &config::Route| {
+        let mut known = Vec::new();
+        let targets: Vec<_> =
+            config.routes.iter().map(|route| targets(&mut known, route)).collect::<Result<_, _>>()?;
+        let route = |(route, targets): (&config::Route, Targets)| {
             let share = if several { limits.max_in_flight.div_ceil(4) } else { limits.max_in_flight };
             Arc::new(Route {
-                target: Arc::new(Target {
-                    number: number(&route.upstream),
-                    host: route.upstream.host.clone(),
-                    port: route.upstream.port,
-                }),
-                // The configuration accepts nothing else.
-                authority: HeaderValue::from_str(&route.upstream.authority)
-                    .unwrap_or(HeaderValue::from_static("upstream")),
+                targets,
                 body_bounds: BodyBounds {
                     buffer: route.buffer,
                     most: route.max_body,
@@ -99,8 +95,8 @@ impl Gateway {
                 config: route.clone(),
             })
         };
-        Self {
-            routes: config.routes.iter().map(route).collect(),
+        Ok(Self {
+            routes: config.routes.iter().zip(targets).map(route).collect(),
             rules: Rules {
                 max_staleness: config.freshness.max_staleness,
                 park_timeout: config.freshness.park_timeout,
@@ -120,7 +116,7 @@ impl Gateway {
             unknown_buffered: Arc::default(),
             in_flight: Arc::default(),
             connections: AtomicUsize::new(0),
-        }
+        })
     }
 
     /// Sends under way.
@@ -149,6 +145,28 @@ impl Gateway {
         let own = room.route.fetch_add(1, SeqCst);
         (all < self.limits.max_in_flight && own < route.most_in_flight).then_some(room)
     }
+}
+
+/// The addresses of a route. Routes to one sender share its connections, if they trust the same.
+fn targets(
+    known: &mut Vec<(config::Upstream, Option<PathBuf>, Arc<Target>)>,
+    route: &config::Route,
+) -> Result<Targets, TlsError> {
+    let mut own = Vec::new();
+    for upstream in &route.upstreams {
+        let ca = route.upstream_ca.as_ref().filter(|_| upstream.tls);
+        let same = known.iter().find(|(other, trusted, _)| other == upstream && trusted.as_ref() == ca);
+        if let Some((_, _, target)) = same {
+            own.push(Arc::clone(target));
+            continue;
+        }
+        let target = Arc::new(Target::of(known.len(), upstream, ca.map(PathBuf::as_path))?);
+        known.push((upstream.clone(), ca.cloned(), Arc::clone(&target)));
+        own.push(target);
+    }
+    let mut own = own.into_iter();
+    let first = own.next().ok_or_else(|| TlsError::Unfit("a route without an upstream".to_owned()))?;
+    Ok(Targets::new(first, own.collect()))
 }
 
 /// Room for one send; given back when dropped.

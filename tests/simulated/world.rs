@@ -100,7 +100,7 @@ impl World {
         let text = "[zookeeper]\nconnect = \"127.0.0.1:1\"\n[[route]]\npath = \"/{account}\"\naccount = \"path:account\"\nupstream = \"http://127.0.0.1:1\"\n";
         let config = config::parse("simulated", text, []).unwrap();
         let registry = Arc::new(Registry::new(clock.clone(), Arc::new(Telemetry::new())));
-        let gateway = Arc::new(Gateway::new(&config, registry, Arc::default(), None));
+        let gateway = Arc::new(Gateway::new(&config, registry, Arc::default(), None).unwrap());
         let timeout = millis(rng.u64(400..1500));
         let now = clock.now();
         let instances = (0..rng.usize(2..=4))

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -62,6 +62,15 @@ impl AgentSetup {
         self
     }
 
+    /// Speaks to its gateway over TLS, and trusts this authority.
+    #[must_use]
+    pub fn over_tls(mut self, ca: &Path) -> Self {
+        for (_, lines) in self.sections.iter_mut().filter(|(name, _)| name == "[agent]") {
+            *lines = format!("{}\ngateway_ca = {ca:?}", lines.replace("http://", "https://"));
+        }
+        self
+    }
+
     /// Starts it and returns at once.
     #[track_caller]
     pub fn start(self) -> Agent {
@@ -74,7 +83,7 @@ impl AgentSetup {
     }
 }
 
-fn spawn(config: &std::path::Path, log: &std::path::Path) -> Process {
+fn spawn(config: &Path, log: &Path) -> Process {
     let mut command = Command::new(BINARY);
     command.arg("agent").arg("--config").arg(config);
     Process::spawn("the agent", command, log)

@@ -65,7 +65,7 @@ impl Headers {
     }
 
     /// The fields below a message's first line.
-    pub(super) fn parse(lines: &str) -> Self {
+    pub fn parse(lines: &str) -> Self {
         let fields = lines.split("\r\n").filter(|line| !line.is_empty());
         Self(fields.map(|line| line.split_once(':').unwrap_or((line, ""))).map(trimmed).collect())
     }

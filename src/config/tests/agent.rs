@@ -33,7 +33,7 @@ fn the_shipped_agent_file_parses_and_its_commented_defaults_are_the_codes() {
 
 #[test]
 fn the_shipped_agent_files_examples_parse() {
-    let text = SHIPPED.replace("#~ ", "");
+    let text = SHIPPED.replace("#~ ", "").replace("http://", "https://");
     let config = agent(&text, &[("ZK_DIGEST", "u:p"), ("FENCEGATE_KEY", "secret")]);
     assert_eq!(config.agent.instance_id, "host-a-001");
     assert_eq!(config.agent.gateway_key.as_ref().map(Secret::expose), Some("secret"));
@@ -71,8 +71,25 @@ fn an_agents_defaults_are_the_contracts() {
     assert_eq!(config.agent.accounts, AgentAccounts::All);
     assert_eq!(config.zookeeper.session_timeout, Duration::from_secs(20));
     assert_eq!((config.election.root.as_str(), config.routes.len()), ("/wx-accounts", 1));
-    assert_eq!(config.routes[0].upstream.authority, "gateway:81");
+    assert_eq!(config.routes[0].upstreams[0].authority, "gateway:81");
     assert_eq!(config.routes[0].upstream_timeout, config.agent.gateway_timeout);
+}
+
+#[test]
+fn an_agent_that_others_can_reach_is_refused_until_the_file_says_so() {
+    for (listener, port) in [("listen", 7070), ("admin", 7071)] {
+        for address in ["0.0.0.0", "[::]", "10.1.2.3"] {
+            let open = LEAST.replace("[agent]", &format!("[agent]\n{listener} = \"{address}:{port}\""));
+            let error = refused(&open);
+            assert!(error.starts_with(&format!(
+                "agent.toml:2:{}: `{listener}`: {address}:{port}",
+                listener.len() + 4
+            )));
+            assert!(error.contains("`insecure = true` in [agent]"), "{error}");
+            agent(&open.replace("[agent]", "[agent]\ninsecure = true"), &[]);
+        }
+        agent(&LEAST.replace("[agent]", &format!("[agent]\n{listener} = \"[::1]:{port}\"")), &[]);
+    }
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn the_environment_overrides_the_file_by_the_keys_type() {
     assert_eq!((config.limits.max_connections, config.limits.max_buffered), (7, 4096));
     assert_eq!(config.limits.max_header_bytes, 16 << 10);
     assert!(!config.metrics.per_account);
-    assert_eq!(config.routes[0].upstream.authority, "sender:1");
+    assert_eq!(config.routes[0].upstreams[0].authority, "sender:1");
     assert_eq!(config.routes[0].methods.as_ref().map(Vec::len), Some(2));
     assert_eq!(config.routes[1].account.len(), 2);
     assert_eq!(ensemble(&config).auth[0].credential.expose(), "user:[1]");

@@ -55,7 +55,7 @@ fn the_shipped_file_parses_and_its_commented_defaults_are_the_codes() {
 
 #[test]
 fn the_shipped_files_examples_parse() {
-    let text = SHIPPED.replace("#~ ", "");
+    let text = SHIPPED.replace("#~ ", "").replace("http://127.0.0.1", "https://127.0.0.1");
     let config = good(&text, &[("ZK_DIGEST", "u:p")]);
     assert_eq!(ensemble(&config).auth.len(), 1);
     assert_eq!((config.auth.keys.len(), config.auth.admin_keys.len()), (1, 1));
@@ -106,7 +106,7 @@ fn the_defaults_are_the_contracts() {
     let route = &config.routes[0];
     assert_eq!(route.mode, Mode::Enforce);
     assert_eq!(route.account, [Source::Path("account".to_owned())]);
-    assert_eq!(route.upstream.authority, "127.0.0.1:9000");
+    assert_eq!(route.upstreams[0].authority, "127.0.0.1:9000");
     assert_eq!((&route.methods, &route.rewrite, route.preserve_host), (&None, &None, false));
     assert_eq!((route.connect_timeout, route.upstream_timeout), (seconds(3), seconds(60)));
     assert_eq!((route.upstream_idle_timeout, route.drain_timeout), (seconds(4), seconds(10)));
@@ -178,7 +178,8 @@ fn what_a_file_says_is_in_the_model() {
         [[route]]
         path = "/"
         account = "static:wxid_1"
-        upstream = "http://[::1]:1"
+        upstream = ["https://[::1]", "https://sender-2:8443"]
+        upstream_ca = "senders.pem"
         drain_timeout = "1ms"
         [[route]]
         path = "/{*all}"
@@ -232,6 +233,9 @@ fn what_a_file_says_is_in_the_model() {
     assert_eq!((first.buffer, first.max_body, first.answer_buffer), (1024, 0, 512));
     assert_eq!(first.drain_timeout, Duration::from_secs(2), "the section's");
     assert_eq!(second.drain_timeout, Duration::from_millis(1));
+    let authorities: Vec<_> = second.upstreams.iter().map(|upstream| upstream.authority.as_str()).collect();
+    assert_eq!(authorities, ["[::1]", "sender-2:8443"]);
+    assert!(second.upstream_ca.is_some() && second.upstreams.iter().all(|upstream| upstream.tls));
     assert_eq!((third.mode, third.account.len()), (Mode::Deny, 0));
     assert_eq!(config.shutdown.drain, Duration::from_secs(3605));
     assert!(!format!("{config:?}").contains("password"));

@@ -71,13 +71,17 @@ fn what_is_not_built_is_refused_by_name() {
         assert_eq!(error.lines().count(), 1, "{error}");
         assert!(error.contains(" not built yet; allowed: "), "{error}");
     }
-    for (old, new) in [
-        ("\"http://127.0.0.1:9000\"", "\"https://sender\""),
-        ("\"http://127.0.0.1:9000\"", "[\"http://a\", \"http://b\"]"),
-    ] {
-        let error = bad(&around("").replace(old, new), &[]);
-        assert!(error.contains("not built yet"), "{error}");
-    }
+}
+
+#[test]
+fn a_senders_addresses_are_some_and_each_once_and_authorities_are_for_https() {
+    let with = |upstream: &str| bad(&around("").replace("\"http://127.0.0.1:9000\"", upstream), &[]);
+    assert!(with("[]").contains("the list is empty"));
+    assert!(with("[\"http://a\", \"http://a\"]").contains("each once"));
+    assert!(with("[\"http://a\", \"ftp://b\"]").contains("unknown scheme"));
+    let many: Vec<_> = (0..65).map(|number| format!("http://a{number}")).collect();
+    assert!(with(&format!("{many:?}")).contains("65 are too many; allowed: 64"));
+    assert!(bad(&around("upstream_ca = \"a.pem\""), &[]).contains("no upstream is https"));
 }
 
 #[test]
