@@ -157,6 +157,10 @@ fn a_body_that_could_be_read_in_two_ways_is_refused() {
     refused("/json/send", URLENCODED, polyglot.clone(), 415, "unsupported_body");
     refused("/json/send", PARTS, polyglot.clone(), 415, "unsupported_body");
     refused("/json/send", "application/json; charset=utf-16", polyglot, 415, "unsupported_body");
+    let untyped = format!("{{\"session\":\"{name}\",\"x\":\"&session={else_}&\"}}");
+    refused("/list", "", untyped, 415, "unsupported_body");
+    let hidden = format!("multipart/form-data; xboundary=evil; {}", PARTS.split_once("; ").unwrap().1);
+    refused("/parts", &hidden, part("wxid", name) + "--b-1--\r\n", 415, "unsupported_body");
     let gzip = Headers::none().with("Content-Encoding", "gzip").with("Content-Type", JSON);
     let answer = holder.call("POST", "/json/send", &gzip, "x");
     assert_refused(&holder, "gzip", &answer, 415, "unsupported_body");

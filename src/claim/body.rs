@@ -42,6 +42,10 @@ pub fn kind(route: &Route, headers: &HeaderMap) -> Result<Kind, Refusal> {
     }
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
     let kind = match (types.next(), types.next()) {
+        // Some read a form where no type is given.
+        (None, _) if route.account.iter().any(|source| matches!(source, Source::Form(_))) => {
+            return Err(unsupported("there must be a Content-Type"));
+        }
         // Whoever reads one at all reads JSON.
         (None, _) => Kind::Json,
         (Some(kind), None) => kind.to_str().ok().and_then(parse_kind).ok_or_else(|| {
@@ -77,9 +81,11 @@ fn parse_kind(text: &str) -> Option<Kind> {
     let mut boundary = None;
     for (name, value) in pieces {
         let value = value?;
-        // Whatever begins like this is a boundary to somebody.
-        let bad = if name.starts_with("boundary") {
-            name != "boundary" || boundary.replace(value).is_some()
+        // Whatever has this in it, also in a value, is a boundary to somebody.
+        let bad = if name == "boundary" {
+            boundary.replace(value).is_some()
+        } else if name.contains("boundary") || value.to_ascii_lowercase().contains("boundary") {
+            true
         } else {
             name == "charset" && !["utf-8", "utf8", "us-ascii"].contains(&value.to_ascii_lowercase().as_str())
         };
@@ -277,6 +283,10 @@ mod tests {
             "multipart/form-data; boundary=",
             "multipart/form-data; boundary=a; boundary=b",
             "multipart/form-data; boundary=a; boundary*=utf-8''b",
+            "multipart/form-data; xboundary=b; boundary=a",
+            "multipart/form-data; x-boundary=b; boundary=a",
+            "multipart/form-data; x=\"boundary=b\"; boundary=a",
+            "multipart/form-data; boundary=a; x=\"Boundary=b\"",
             "multipart/form-data; boundary=\"a b\"",
             "multipart/form-data; boundary=\"a\\\"b\"",
             &format!("multipart/form-data; boundary={}", "x".repeat(71)),

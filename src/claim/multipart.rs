@@ -128,6 +128,9 @@ impl Scanner {
         }
         let Some(end) = end else { return Ok(Step::Wait) };
         let head: Vec<u8> = self.pending.drain(..end + 4).collect();
+        if find(&head, &self.delimiter).is_some() {
+            return Err(malformed(DELIMITER));
+        }
         self.state = State::Content(self.field(head.get(..end).unwrap_or_default())?);
         Ok(Step::Go)
     }
@@ -136,6 +139,9 @@ impl Scanner {
     fn field(&self, head: &[u8]) -> Result<Option<usize>, Refusal> {
         let head = std::str::from_utf8(head).map_err(|_| malformed(PART))?;
         let part = Part::parse(head).ok_or_else(|| malformed(PART))?;
+        if part.name.eq_ignore_ascii_case("_charset_") {
+            return Err(malformed("the multipart body must not name a charset of its own"));
+        }
         for (index, key) in self.keys.iter().enumerate() {
             if part.name == *key {
                 if self.found.get(index).is_some_and(Option::is_some) {
@@ -206,6 +212,7 @@ fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
 struct Part {
     name: String,
     is_file: bool,
+    /// Its content is not what it stands for: a transfer encoding, a charset, or a type that is no text.
     is_encoded: bool,
 }
 
@@ -213,6 +220,7 @@ impl Part {
     fn parse(head: &str) -> Option<Self> {
         let mut disposition = None;
         let mut is_encoded = false;
+        let mut typed = false;
         for line in head.split("\r\n") {
             let (name, value) = line.split_once(':')?;
             let token = !name.is_empty() && name.bytes().all(is_token);
@@ -223,8 +231,10 @@ impl Part {
             match name.to_ascii_lowercase().as_str() {
                 "content-disposition" if disposition.replace(value).is_some() => return None,
                 "content-transfer-encoding" => is_encoded = true,
+                "content-type" => is_encoded |= typed || !is_plain_text(value),
                 _ => {}
             }
+            typed |= name.eq_ignore_ascii_case("content-type");
         }
         let mut part = Self { is_encoded, ..Self::default() };
         let mut named = false;
@@ -232,18 +242,32 @@ impl Part {
             match key.as_str() {
                 "form-data" if index == 0 && value.is_none() => {}
                 _ if index == 0 => return None,
-                "name" if !named && value.is_some() => {
+                // Some unescape it, and each in its way.
+                "name" if !named && value.as_ref().is_some_and(|name| !name.contains('\\')) => {
                     part.name = value?;
                     named = true;
                 }
                 "filename" | "filename*" => part.is_file = true,
-                // Whatever begins like this is a name to somebody.
-                other if other.starts_with("name") => return None,
+                // Whatever has this in it is a name to somebody.
+                other if other.contains("name") => return None,
+                _ if value.is_some_and(|value| value.to_ascii_lowercase().contains("name=")) => return None,
                 _ => {}
             }
         }
         named.then_some(part)
     }
+}
+
+/// Whether a part's type says what is read here anyway.
+fn is_plain_text(value: &str) -> bool {
+    let Some(pieces) = parameters(value) else { return false };
+    pieces.into_iter().enumerate().all(|(index, (name, value))| match (index, name.as_str(), value) {
+        (0, "text/plain", None) => true,
+        (1.., "charset", Some(charset)) => {
+            ["utf-8", "utf8", "us-ascii"].contains(&charset.to_ascii_lowercase().as_str())
+        }
+        _ => false,
+    })
 }
 
 /// The pieces of a field such as `form-data; name="a"`: names in lower case, and values where there are some.
@@ -326,6 +350,8 @@ mod tests {
         assert_eq!(key(&format!("{FIELD}~{file}~--@--")), Ok(Some("wx".to_owned())));
         let odd = "--@~content-disposition:form-data;name=key~Content-Type: text/plain~~a~b~--@--";
         assert_eq!(key(odd), Ok(Some("a\r\nb".to_owned())));
+        let utf8 = "--@~Content-Disposition: form-data; name=\"key\"~Content-Type: text/plain; charset=UTF-8~~wx~--@--";
+        assert_eq!(key(utf8), Ok(Some("wx".to_owned())));
         assert_eq!(key("--@--"), Ok(None));
         assert_eq!(key("--@~Content-Disposition: form-data; name=\"x\"~~key~--@--"), Ok(None));
     }
@@ -379,6 +405,17 @@ mod tests {
             "Content-Disposition: form-data; name=\"key[]\"",
             "Content-Disposition: form-data; name=\" key\"",
             "Content-Disposition: form-data; name=\"x\"; ; a=b",
+            "Content-Disposition: form-data; x-name=\"x\"; name=\"key\"",
+            "Content-Disposition: form-data; a=\" name=x\"; name=\"key\"",
+            "Content-Disposition: form-data; name=\"k\\ey\"",
+            "Content-Disposition: form-data; name=\"_charset_\"",
+            "Content-Disposition: form-data; name=\"key\"~Content-Type: text/plain; charset=utf-7",
+            "Content-Disposition: form-data; name=\"key\"~Content-Type: text/plain; charset=base64",
+            "Content-Disposition: form-data; name=\"key\"~Content-Type: text/plain; charset*=utf-8''utf-7",
+            "Content-Disposition: form-data; name=\"key\"~Content-Type: application/octet-stream",
+            "Content-Disposition: form-data; name=\"key\"~Content-Type: multipart/mixed; boundary=c",
+            "Content-Disposition: form-data; name=\"key\"~Content-Type: text/plain~Content-Type: text/plain",
+            "Content-Disposition: form-data; name=\"x\"~--@--: y",
             "Content-Disposition: form-data; name=",
             "Content-Disposition: form-data; name =\"key\"",
             "Content-Disposition: form-data; name= \"key\"",

@@ -32,16 +32,24 @@ pub fn naming(raw: &[u8], key: &str) -> Naming {
 }
 
 /// Whether some servers take a decoded name for the key: they ignore case, spaces around it, what follows a `[` or a NUL,
-/// or the difference between a dot, a space and an underscore.
+/// brackets around it, or the difference between a dot, a space, a `[` that is not closed and an underscore.
 #[must_use]
 pub fn is_alike(name: &[u8], key: &str) -> bool {
-    let end = name.iter().position(|b| matches!(b, b'[' | 0)).unwrap_or(name.len());
-    let name = name.get(..end).unwrap_or_default().trim_ascii();
     let fold = |byte: u8| match byte {
-        b'.' | b' ' => b'_',
+        b'.' | b' ' | b'[' => b'_',
         other => other.to_ascii_lowercase(),
     };
-    name.len() == key.len() && name.iter().zip(key.bytes()).all(|(have, want)| fold(*have) == fold(want))
+    let is_key = |name: &[u8]| name.iter().copied().map(fold).eq(key.bytes().map(fold));
+    let bare = name.trim_ascii_start();
+    is_key(until(name, b"[\0"))
+        || is_key(until(name, b"\0"))
+        || bare.strip_prefix(b"[").is_some_and(|inner| is_key(until(inner, b"[]\0")))
+}
+
+/// A name up to the first of these bytes, without the spaces around it.
+fn until<'a>(name: &'a [u8], ends: &[u8]) -> &'a [u8] {
+    let end = name.iter().position(|byte| ends.contains(byte)).unwrap_or(name.len());
+    name.get(..end).unwrap_or_default().trim_ascii()
 }
 
 /// The value of `key`, if it is there.
@@ -171,6 +179,13 @@ mod tests {
         for alike in ["device.id", "device+id", "device%20id", "DEVICE_ID"] {
             assert_eq!(naming(alike.as_bytes(), "device_id"), Naming::Alike, "{alike}");
         }
-        assert_eq!(naming(b"device-id", "device_id"), Naming::Other);
+        for alike in
+            ["device[id", "device%5Bid", "[device_id]", "[device_id][0]", "%5Bdevice_id%5D=", "[device_id"]
+        {
+            assert_eq!(naming(alike.trim_end_matches('=').as_bytes(), "device_id"), Naming::Alike, "{alike}");
+        }
+        for other in ["device-id", "device[id]", "x[device_id]", "[]"] {
+            assert_eq!(naming(other.as_bytes(), "device_id"), Naming::Other, "{other}");
+        }
     }
 }
