@@ -3,6 +3,8 @@
 //! Only with the feature `mutants`, which no release build can have; without it every question is `false` at compile time.
 //! `tests/mutants.rs` chooses; `MUTANT=name` does so for any other test. Nothing else ever does.
 
+#![cfg_attr(not(feature = "mutants"), allow(unreachable_pub, reason = "tests reach it, with the feature"))]
+
 #[cfg(all(feature = "mutants", not(debug_assertions)))]
 compile_error!("the feature `mutants` puts faults in: it is for tests only, and never for a release build");
 
