@@ -70,7 +70,7 @@ fn a_send_without_a_known_key_is_refused_in_every_mode_and_says_how_to_authentic
         let alike = holder.call("POST", &target, &Headers::none().with("X_Fencing_Key", KEY), "x");
         assert_refused(&holder, "another spelling", &alike, 401, "unauthenticated");
     }
-    assert_refused(&holder, "deny", &with_key(&holder, "deny", "x"), 401, "unauthenticated");
+    assert_refused(&holder, "deny", &with_key(&holder, "deny", "x"), 403, "denied");
     assert_refused(&holder, "deny", &with_key(&holder, "deny", KEY), 403, "denied");
     let before_the_account = call(stage.gateway.proxy(), "POST", "/wx/a%20b/send", &Headers::none(), "");
     assert_refused(&holder, "order", &before_the_account, 401, "unauthenticated");
