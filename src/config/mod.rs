@@ -16,6 +16,7 @@ mod pointer;
 mod refusal;
 mod rewrite;
 mod route;
+mod secret;
 mod section;
 mod template;
 mod tls;

@@ -13,6 +13,7 @@ use super::identity::Identity;
 use super::pointer::Pointer;
 use super::refusal::Form;
 use super::rewrite::Rewrite;
+pub use super::secret::Secret;
 use super::template::Template;
 use crate::fence::name::AccountName;
 use crate::key::Key;
@@ -121,36 +122,6 @@ pub struct ZkAuth {
     pub scheme: String,
     /// Such as `user:password`; read from the environment where the file says so.
     pub credential: Secret,
-}
-
-/// Text that is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps `text` secret.
-    #[must_use]
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// The text itself, for the one who needs it.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[secret]")
-    }
-}
-
-impl fmt::Display for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
 }
 
 /// How the elections are laid out.
