@@ -155,7 +155,8 @@ def main() -> int:
             p50, p99, most = (1000 * value for value in (kit.percentile(handed, 0.5), kit.percentile(handed, 0.99), max(handed)))
             print(f"{options.handovers} handovers, SIGTERM to the successor's first admitted send: p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {most:.1f} ms", flush=True)
             killed = kills(options, zookeeper, gateway)
-            print(f"{options.kills} kills -9, sessions of {options.timeout} s: the successor leads after {min(killed):.2f} to {max(killed):.2f} s", flush=True)
+            if killed:
+                print(f"{options.kills} kills -9, sessions of {options.timeout} s: the successor leads after {min(killed):.2f} to {max(killed):.2f} s", flush=True)
             back, candidates = restart(options, zookeeper, gateway)
             print(f"ZooKeeper killed and started again under {options.restart_accounts} accounts of two agents: all led again after {back:.2f} s,")
             print(f"    at most {candidates} candidates for an account")
@@ -165,7 +166,7 @@ def main() -> int:
     missed = [] if options.no_limits else [
         what for what, value, limit in (
             ("cold start", cold, COLD_S), ("the other's end", end, END_S), ("handover p99 ms", p99, HANDOVER_MS),
-            ("kill -9", max(killed), options.timeout + KILL_EXTRA_S)) if value > limit]
+            ("kill -9", max(killed, default=0), options.timeout + KILL_EXTRA_S)) if value > limit]
     if counts["stale"]:
         missed.append("a stale send arrived")
     if candidates > 2:

@@ -135,6 +135,13 @@ enum KeyCommand {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Serve { config: None, upstream: Some(upstream) } => serve_quickly(&upstream),
+        Command::Serve { config: None, .. } if !Path::new("gateway.toml").exists() => {
+            eprintln!(
+                "fencegate: there is no gateway.toml here; name one with --config, write one with `fencegate init`, or start \
+                 without: fencegate serve --upstream http://127.0.0.1:9000"
+            );
+            ExitCode::from(2)
+        }
         Command::Serve { config, .. } => with(&config.unwrap_or_else(|| "gateway.toml".into()), serve),
         Command::Demo { once } => demo(once),
         Command::Check { config: file } => with(&file, |_| {
@@ -218,7 +225,7 @@ fn serve_quickly(upstream: &str) -> ExitCode {
     match quick::config(upstream, config::process_env()) {
         Ok(config) => serve_telling(config, |bound| {
             if let (Some(proxy), Some(elections)) = (bound.proxy_address(), bound.elections_address()) {
-                println!("Try it, in another shell:\n\n{}", quick::lines(proxy, elections));
+                let _ = tell(&format!("Try it, in another shell:\n\n{}\n", quick::lines(proxy, elections)));
             }
         }),
         Err(error) => {

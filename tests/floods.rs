@@ -79,6 +79,8 @@ fn head(holder: &Holder, more: &[(&str, &str)]) -> Vec<u8> {
 /// A connection that speaks HTTP/2 by hand.
 fn open(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
+    // What was written is then what the gateway has read, and little more.
+    socket2::SockRef::from(&stream).set_send_buffer_size(64 * 1024).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();

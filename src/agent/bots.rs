@@ -4,20 +4,17 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
 
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tracing::debug;
 
 use super::{Agent, ingress};
-use crate::web::server::{Closing, prepare};
+use crate::web::server::{Closing, prepare, speak};
 
 /// Serves a connection to its end. When the listener closes, what is under way is answered and nothing more is read.
-pub(super) async fn converse(agent: Arc<Agent>, stream: TcpStream, peer: IpAddr, mut closing: Closing) {
+pub(super) async fn converse(agent: Arc<Agent>, stream: TcpStream, peer: IpAddr, closing: Closing) {
     if let Err(why) = prepare(&stream) {
         debug!("a bot's connection keeps its defaults: {why}");
     }
@@ -26,20 +23,5 @@ pub(super) async fn converse(agent: Arc<Agent>, stream: TcpStream, peer: IpAddr,
         let served = ingress::serve(Arc::clone(&agent), peer, request);
         async move { Ok::<_, Infallible>(served.await) }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(idle)
-        .half_close(true)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = closing.wait() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(why) = ended {
-        debug!("a bot's connection ended early: {why}");
-    }
+    speak(stream, service, idle, true, closing).await;
 }

@@ -2,13 +2,11 @@
 //!
 //! Read as strictly as by the gateway. It never forwards in any role but LEADER, and never replaces what a bot was told.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::BodyExt;
@@ -18,12 +16,13 @@ use super::Agent;
 use super::leading::Leading;
 use super::reply::{REQUEST_ID, Refusal, ReplyBody, forwarded, problem};
 use super::room::Room;
-use crate::claim::body::{self as bodies, Beginning, Kind};
+use crate::claim::body::{self as bodies, Beginning};
 use crate::claim::choice::{self, Candidate, NoRoute};
-use crate::claim::fields::{Fields, is_fencing};
-use crate::claim::head::{self, Head, connection_tokens};
+use crate::claim::fields::Fields;
+use crate::claim::head;
+use crate::claim::reading::{self, Ahead, Reading};
 use crate::claim::request_id::request_id;
-use crate::claim::{account, token};
+use crate::claim::token;
 use crate::code::Code;
 use crate::config::Route;
 use crate::elector::{NotLeader, Token};
@@ -32,6 +31,7 @@ use crate::fence::name::AccountName;
 use crate::fence::token::{Epoch, encode_instance};
 use crate::forward::body::{Progress, RequestBody, Rest, Screen, discard};
 use crate::forward::exchange::{self, Bounds, Failure, Outgoing};
+use crate::forward::pieces::Pieces;
 use crate::forward::target::Choice;
 use crate::key;
 
@@ -53,6 +53,12 @@ impl From<head::Refusal> for Refused {
     }
 }
 
+impl From<reading::Refused<'_>> for Refused {
+    fn from(refused: reading::Refused<'_>) -> Self {
+        refused.refusal.into()
+    }
+}
+
 impl From<Code> for Refused {
     fn from(code: Code) -> Self {
         Self { refusal: Refusal::Code(code, String::new()), account: None }
@@ -64,15 +70,6 @@ impl Refused {
         self.account = Some(account.as_str().to_owned());
         self
     }
-}
-
-/// What a request asks for on a route.
-struct Asked {
-    number: usize,
-    /// `None` until its body is in.
-    account: Option<AccountName>,
-    /// How its body is read for its account.
-    kind: Option<Kind>,
 }
 
 /// Serves one request. Dropped, the connection to the gateway is closed with it; the gateway knows what that means.
@@ -88,7 +85,7 @@ pub(super) async fn serve(
     let refused = match forward(&agent, peer, parts, &mut incoming, &request_id).await {
         Ok(mut reply) => {
             agent.counts.forwarded.fetch_add(1, SeqCst);
-            strip(reply.headers_mut(), false);
+            Fields::of(reply.headers()).ending().keep_fence().strip(reply.headers_mut());
             return reply;
         }
         Err(refused) => refused,
@@ -120,43 +117,39 @@ async fn forward(
     let fields = Fields::of(&parts.headers);
     let head = head::check(&parts, &fields, agent.limits.max_header_bytes)?;
     let has_body = incoming.as_ref().is_some_and(|incoming| !incoming.is_end_stream());
+    let ahead = Ahead { head: &head, parts: &parts, fields: &fields, has_body };
     let candidates = choice::candidates(agent.routes.iter(), parts.method.as_str(), &head)?;
     let epoch = presented(&fields)?;
-    let mut asked = None;
+    let mut reading = None;
     if !candidates.needs_body() {
-        let first = ask(&candidates.first, &head, &parts, has_body)?;
+        let first = Reading::of_head(&candidates.first, ahead)?;
         // A bot that does not lead hears so before it sends its body.
         if let Some(account) = &first.account {
-            led(agent, account, epoch)?;
+            led(agent, &account_name(account)?, epoch)?;
         }
-        asked = Some(first);
+        reading = Some(first);
     }
     let Candidate { index, route, .. } = candidates.first;
-    let announced = fields.content_length.value.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > route.max_body) {
-        return Err(Code::BodyTooLarge.into());
-    }
     let mut room = agent.rooms.enter(index).ok_or(Code::Overloaded)?;
     let receiving = receive(incoming.as_mut(), route, &mut room);
     let mut received = tokio::time::timeout(agent.limits.body_read_timeout, receiving)
         .await
         .unwrap_or(Err(Code::BodyTimeout))?;
-    let (asked, candidate) = match asked {
-        Some(asked) => (asked, candidates.first),
-        None => {
-            let chosen = candidates.choose(received.beginning())?;
-            (ask(&chosen, &head, &parts, has_body)?, chosen)
-        }
+    let mut reading = match reading {
+        Some(reading) => reading,
+        None => Reading::of_head(&candidates.choose(received.beginning())?, ahead)?,
     };
-    let Asked { number, account, kind } = asked;
+    let number = reading.candidate.index;
     if number != index {
-        room = agent.rooms.enter(number).ok_or(Code::Overloaded)?;
+        let before = std::mem::replace(&mut room, agent.rooms.enter(number).ok_or(Code::Overloaded)?);
+        // What was received is still held, now in this one's name.
+        drop(before);
+        if !room.hold(received.size) {
+            return Err(Code::Overloaded.into());
+        }
     }
-    let account = match (account, &kind) {
-        (Some(account), _) => account,
-        (None, Some(kind)) => received.account(kind, &candidate, &head, &parts)?,
-        (None, None) => return Err(Code::Internal.into()),
-    };
+    received.rest = reading.of_body(received.beginning(), ahead)?;
+    let account = account_name(&reading.account.ok_or(Code::Internal)?)?;
     let token = led(agent, &account, epoch)?;
     let route = agent.routes.get(number).ok_or(Code::Internal)?;
     let rest = incoming.take_if(|_| !received.complete);
@@ -215,24 +208,6 @@ fn presented(fields: &Fields<'_>) -> Result<Option<Epoch>, head::Refusal> {
     token::epoch(fields)
 }
 
-/// What a request asks for on a route, as far as its head says.
-fn ask<'r>(
-    candidate: &Candidate<'r>,
-    head: &Head<'r>,
-    parts: &'r Parts,
-    has_body: bool,
-) -> Result<Asked, head::Refusal> {
-    let Candidate { index: number, route, captures } = candidate;
-    let found = account::in_head(route, captures, head, &parts.headers)?;
-    let kind = (has_body && bodies::is_read_by(route)).then(|| bodies::kind(route, &parts.headers));
-    let kind = kind.transpose()?;
-    let account = match &kind {
-        Some(_) => None,
-        None => Some(account_name(&account::name(route, found)?)?),
-    };
-    Ok(Asked { number: *number, account, kind })
-}
-
 fn account_name(name: &str) -> Result<AccountName, head::Refusal> {
     AccountName::new(name).ok_or_else(|| head::Refusal::new(Code::MalformedAccount, ""))
 }
@@ -267,8 +242,9 @@ fn not_leader(account: &AccountName, not: NotLeader) -> Refused {
 }
 
 /// What was received before anything is sent.
+#[derive(Default)]
 struct Received {
-    frames: VecDeque<Bytes>,
+    pieces: Pieces,
     size: u64,
     complete: bool,
     /// What looks through the rest, where its account was read from the beginning.
@@ -277,7 +253,7 @@ struct Received {
 
 /// Reads the body up to the route's buffer.
 async fn receive(incoming: Option<&mut Incoming>, route: &Route, room: &mut Room) -> Result<Received, Code> {
-    let mut received = Received { frames: VecDeque::new(), size: 0, complete: false, rest: None };
+    let mut received = Received::default();
     if let Some(incoming) = incoming {
         while !incoming.is_end_stream() {
             if received.size > route.buffer {
@@ -297,7 +273,7 @@ async fn receive(incoming: Option<&mut Incoming>, route: &Route, room: &mut Room
                 return Err(Code::Overloaded);
             }
             if !data.is_empty() {
-                received.frames.push_back(data);
+                received.pieces.push(data);
             }
         }
     }
@@ -306,28 +282,9 @@ async fn receive(incoming: Option<&mut Incoming>, route: &Route, room: &mut Room
 }
 
 impl Received {
-    /// What is in.
-    fn beginning(&self) -> Beginning<'_> {
-        Beginning { frames: &self.frames, complete: self.complete }
-    }
-
-    /// Finds the account in what is in.
-    fn account(
-        &mut self,
-        kind: &Kind,
-        candidate: &Candidate<'_>,
-        head: &Head<'_>,
-        parts: &Parts,
-    ) -> Result<AccountName, head::Refusal> {
-        let Candidate { route, captures, .. } = candidate;
-        let (named, rest) = bodies::read(route, kind, self.beginning())?;
-        let mut found = account::in_head(route, captures, head, &parts.headers)?;
-        for more in named {
-            found = Some(account::agree(route, found, more)?);
-        }
-        let name = account_name(&account::name(route, found)?);
-        self.rest = rest;
-        name
+    /// What is in, all of it.
+    fn beginning(&mut self) -> Beginning<'_> {
+        Beginning { frames: self.pieces.gathered(), complete: self.complete }
     }
 
     /// The body to send: what was received, and what still comes.
@@ -338,7 +295,7 @@ impl Received {
         pause: Duration,
     ) -> (RequestBody, Option<Progress>) {
         match rest {
-            None => (RequestBody::buffered(self.frames), None),
+            None => (RequestBody::buffered(self.pieces.into_frames()), None),
             Some(incoming) => {
                 let rest = Rest {
                     incoming,
@@ -346,7 +303,7 @@ impl Received {
                     pause,
                     screen: self.rest.map(|rest| Box::new(rest) as Box<dyn Screen>),
                 };
-                let (body, progress) = RequestBody::streaming(self.frames, rest);
+                let (body, progress) = RequestBody::streaming(self.pieces.into_frames(), rest);
                 (body, Some(progress))
             }
         }
@@ -355,7 +312,7 @@ impl Received {
 
 /// Makes a bot's headers what the gateway gets.
 fn to_gateway(agent: &Agent, headers: &mut HeaderMap, token: &Token, peer: IpAddr, version: Version) {
-    strip(headers, true);
+    Fields::of(headers).ending().strip(headers);
     headers.remove(header::EXPECT);
     headers.insert(SEQ, number(token.seq));
     headers.insert(SESSION, number(token.session.0));
@@ -373,24 +330,4 @@ fn to_gateway(agent: &Agent, headers: &mut HeaderMap, token: &Token, peer: IpAdd
 
 fn number(value: impl std::fmt::Display) -> HeaderValue {
     HeaderValue::from_str(&value.to_string()).unwrap_or(HeaderValue::from_static("-"))
-}
-
-/// Removes what ends at this hop, and with `fencing` everything that looks like the fence's own.
-fn strip(headers: &mut HeaderMap, fencing: bool) {
-    let named: Vec<HeaderName> = connection_tokens(headers)
-        .filter_map(|name| HeaderName::from_bytes(name.ok()?.as_bytes()).ok())
-        .collect();
-    let ours: Vec<HeaderName> =
-        headers.keys().filter(|name| fencing && is_fencing(name.as_str())).cloned().collect();
-    // A length beside a transfer coding means nothing; alone the HTTP library has held the body against it.
-    if headers.remove(header::TRANSFER_ENCODING).is_some() {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    for name in ["connection", "keep-alive", "proxy-connection", "http2-settings", "te", "trailer", "upgrade"]
-    {
-        headers.remove(name);
-    }
-    for name in named.into_iter().chain(ours) {
-        headers.remove(name);
-    }
 }

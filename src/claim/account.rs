@@ -66,6 +66,10 @@ pub fn agree<'a>(route: &Route, earlier: Option<Found<'a>>, found: Found<'a>) ->
         if !(1..=IDENTITY_MAX).contains(&found.value.len()) {
             return Err(malformed("what stands for the account is empty or too long"));
         }
+        // Some senders trim, and some stop at a NUL.
+        if found.value.trim() != found.value || found.value.chars().any(char::is_control) {
+            return Err(malformed("what stands for the account has spaces at an end, or control characters"));
+        }
     } else if !AccountName::allows(&found.value) {
         return Err(malformed("an account is 1 to 128 of A-Z a-z 0-9 . _ @ : ~ + -"));
     }

@@ -1,8 +1,10 @@
 //! The header fields that matter here, found in one pass: each look-up in a map of headers costs as much as a pass.
 //!
-//! Collects; it judges nothing.
+//! Collects, and removes what ends here; it judges nothing.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::head::connection_tokens;
 
 use crate::key;
 
@@ -99,6 +101,34 @@ impl Ending {
         Self { known: self.known & !(0b1111 << 9), ..self }
     }
 
+    /// The same, but whatever looks like the fence's own stays: the other side is a gateway.
+    #[must_use]
+    pub fn keep_fence(self) -> Self {
+        Self { known: self.known & !(0b1_1111 << 9), fencing: false }
+    }
+
+    /// Removes what ends here, and what `Connection` names beside it. Framing is written anew.
+    pub fn strip(self, headers: &mut HeaderMap) {
+        let mut others: Vec<HeaderName> = Vec::new();
+        if self.fencing {
+            others.extend(headers.keys().filter(|name| is_fencing(name.as_str())).cloned());
+        }
+        if self.has_connection() {
+            // The two that nearly all of them say name nothing that is not known to end here.
+            let says_more = |token: &&str| {
+                !token.eq_ignore_ascii_case("keep-alive") && !token.eq_ignore_ascii_case("close")
+            };
+            let named = connection_tokens(headers).filter_map(Result::ok).filter(says_more);
+            others.extend(named.filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok()));
+        }
+        for name in self.names() {
+            headers.remove(name);
+        }
+        for name in others {
+            headers.remove(name);
+        }
+    }
+
     /// Whether there is a `Connection`.
     #[must_use]
     pub fn has_connection(self) -> bool {
@@ -106,7 +136,7 @@ impl Ending {
     }
 
     /// The known ones that are there.
-    pub fn names(self) -> impl Iterator<Item = &'static HeaderName> {
+    fn names(self) -> impl Iterator<Item = &'static HeaderName> {
         ENDING
             .iter()
             .enumerate()

@@ -13,7 +13,8 @@ use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
 use super::model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Handover, Hooks, Layout, Route, Upstream,
+    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Handover, Hooks, Layout, Mode, Route,
+    Upstream,
 };
 use super::route;
 use super::section::Section;
@@ -168,6 +169,8 @@ fn routes(
             }
         }
         let mut route = route::read(section, &shared, problems)?;
+        // Bots send no token: the agent adds it.
+        route.mode = Mode::Pass;
         if let Some(agent) = agent {
             route.upstream_timeout = agent.gateway_timeout;
         }

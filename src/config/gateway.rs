@@ -38,8 +38,9 @@ pub(super) fn read(
     let mut top = Section::new("the file", Some(root));
     let listeners = top.table("listen");
     let auth = auth::read(top.table("auth"), problems);
-    let listen = listen(listeners, &auth, problems);
     let coordination = coordination(&mut top, env, folder, problems);
+    let embedded = !matches!(coordination, Some(Coordination::ZooKeeper(_)));
+    let listen = listen(listeners, &auth, embedded, problems);
     let election = election(top.table("election"), problems);
     let freshness = freshness(top.table("freshness"), problems);
     let handover = handover(top.table("handover"), problems);
@@ -69,7 +70,7 @@ pub(super) fn read(
     })
 }
 
-fn listen(mut section: Section<'_>, auth: &Auth, problems: &mut Vec<Problem>) -> Listen {
+fn listen(mut section: Section<'_>, auth: &Auth, embedded: bool, problems: &mut Vec<Problem>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listen = Listen {
         proxy: section.take("proxy", socket, local(8080)),
@@ -85,12 +86,20 @@ fn listen(mut section: Section<'_>, auth: &Auth, problems: &mut Vec<Problem>) ->
     let (proxy, admin) = (TlsListener::Proxy, TlsListener::Admin);
     auth::check_exposed(&mut section, "proxy", listen.proxy, "keys", guarded(proxy, &auth.keys));
     auth::check_exposed(&mut section, "admin", listen.admin, "admin_keys", guarded(admin, &auth.admin_keys));
-    let asks = listen.insecure || !auth.keys.is_empty();
-    auth::check_exposed(&mut section, "elections", listen.elections, "keys", asks);
-    let taken = [("admin", listen.admin, "the proxy's", listen.proxy)].into_iter().chain([
-        ("elections", listen.elections, "the proxy's", listen.proxy),
-        ("elections", listen.elections, "the admin listener's", listen.admin),
-    ]);
+    let mut taken = vec![("admin", listen.admin, "the proxy's", listen.proxy)];
+    if embedded {
+        let asks = listen.insecure || !auth.keys.is_empty();
+        auth::check_exposed(&mut section, "elections", listen.elections, "keys", asks);
+        taken.push(("elections", listen.elections, "the proxy's", listen.proxy));
+        taken.push(("elections", listen.elections, "the admin listener's", listen.admin));
+    }
+    if !embedded && section.is_there("elections") {
+        let place = section.place_of("elections");
+        section.problem(
+            &place,
+            "`elections`: ZooKeeper holds them; allowed: without it, or without [zookeeper]",
+        );
+    }
     for (key, address, whose, other) in taken {
         if address == other && address.port() != 0 {
             let place = section.place_of(key);
@@ -114,6 +123,13 @@ fn coordination(
     let named = section.node("backend");
     let embedded =
         section.optional("backend", choice(&[("zookeeper", false), ("embedded", true)], &["etcd"]));
+    if section.is_there("state") && (embedded == Some(false) || top.is_there("zookeeper")) {
+        let place = section.place_of("state");
+        section.problem(
+            &place,
+            "`state`: ZooKeeper holds the elections; allowed: without it, or without [zookeeper]",
+        );
+    }
     let state = section.take("state", parsed("a file such as \"fencegate.state\"", state_file), STATE.into());
     section.finish(problems);
     // A backend that was refused already is the one thing to say.

@@ -23,6 +23,13 @@ const ACCOUNTS: [&str; 3] = ["wxid_anna", "wxid_ben", "wxid_cleo"];
 /// How many rounds of traffic an account stays with its holder.
 const ROUNDS: usize = 10;
 
+/// Prints a line. Whoever reads no further, as in `fencegate demo | head`, misses the rest and nothing else happens.
+macro_rules! say {
+    ($($line:tt)*) => {
+        let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($line)*)));
+    };
+}
+
 /// Says what happens, a line at a time, coloured where somebody sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Teller {
@@ -35,7 +42,7 @@ impl Teller {
     }
 
     async fn tell(self, colour: &str, who: &str, what: &str) {
-        println!("  {}  {what}", self.paint(colour, &format!("{who:<7}")));
+        say!("  {}  {what}", self.paint(colour, &format!("{who:<7}")));
         if self.colour {
             sleep(BREATH).await;
         }
@@ -59,26 +66,27 @@ pub(super) async fn play(
     while call(places.admin, "GET", "/readyz", &[], String::new()).await?.0 != 200 {
         sleep(PACE).await;
     }
-    println!("\n{}", teller.paint(BOLD, "fencegate: two instances, one account, and a zombie"));
-    println!("\n{}\n", teller.paint(BOLD, "1. Without the gateway: both send to the sender directly"));
+    say!("\n{}", teller.paint(BOLD, "fencegate: two instances, one account, and a zombie"));
+    say!("\n{}\n", teller.paint(BOLD, "1. Without the gateway: both send to the sender directly"));
     act(*teller, places, "direct", places.sender).await?;
-    println!("\n{}\n", teller.paint(BOLD, "2. With the gateway: the same story, the same sender"));
+    say!("\n{}\n", teller.paint(BOLD, "2. With the gateway: the same story, the same sender"));
     let (old, seq) = act(*teller, places, "fenced", places.proxy).await?;
     let (without, with) = (recorded.doubles("direct"), recorded.doubles("fenced"));
     let right = without == MESSAGES && with == 0;
-    println!("\n{}\n", teller.paint(BOLD, "Score"));
-    println!("  double sends without the gateway: {}", teller.paint(RED, &without.to_string()));
-    println!("  double sends with the gateway:    {}", teller.paint(GREEN, &with.to_string()));
+    say!("\n{}\n", teller.paint(BOLD, "Score"));
+    say!("  double sends without the gateway: {}", teller.paint(RED, &without.to_string()));
+    say!("  double sends with the gateway:    {}", teller.paint(GREEN, &with.to_string()));
     if once {
         return Ok(right);
     }
-    println!("\n{}  http://{}/\n", teller.paint(BOLD, "Watch it:"), places.admin);
-    println!("  curl http://{}/v1/accounts", places.admin);
-    println!(
+    say!("\n{}  http://{}/\n", teller.paint(BOLD, "Watch it:"), places.admin);
+    say!("  curl http://{}/v1/accounts", places.admin);
+    say!(
         "  curl -i http://{}/wx/wxid_fenced/send -H 'X-Fencing-Seq: {seq}' -H 'X-Fencing-Session: {}' -d hello",
-        places.proxy, old.session
+        places.proxy,
+        old.session
     );
-    println!("\nThe second one sends as A's zombie would. Traffic goes on until Ctrl-C.");
+    say!("\nThe second one sends as A's zombie would. Traffic goes on until Ctrl-C.");
     traffic(places).await?;
     Ok(right)
 }

@@ -6,6 +6,7 @@
 pub mod body;
 pub mod exchange;
 pub mod memory;
+pub mod pieces;
 pub mod pool;
 pub mod target;
 

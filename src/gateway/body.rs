@@ -1,12 +1,10 @@
 //! A request's body before the verdict: read first, up to the route's buffer, so that a slow body neither holds a
 //! permit nor is judged too early.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
@@ -15,14 +13,10 @@ use super::service::{Gateway, Route};
 use crate::claim::body::{self as bodies, Beginning};
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest, Screen};
+use crate::forward::pieces::Pieces;
 
 /// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
 const SMALL: u64 = 4 * 1024;
-
-/// Pieces that are kept as they came. Each holds the memory it was read into, whatever its size.
-const MOST_AS_THEY_CAME: usize = 16;
-/// What comes after them in smaller pieces is copied together.
-const LARGE: usize = 8 * 1024;
 
 /// How much of a body may come, and how fast.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +62,7 @@ impl Drop for Budget {
 /// What was received before the verdict.
 #[derive(Debug, Default)]
 pub struct Received {
-    frames: VecDeque<Bytes>,
-    /// What came last, in small pieces.
-    small: Vec<u8>,
+    pieces: Pieces,
     size: u64,
     complete: bool,
     /// What looks through the rest, where its account was read from the beginning.
@@ -83,34 +75,15 @@ impl Received {
     /// What is in, all of it.
     #[must_use]
     pub fn beginning(&mut self) -> Beginning<'_> {
-        self.gather();
-        Beginning { frames: &self.frames, complete: self.complete }
-    }
-
-    fn keep(&mut self, data: Bytes) {
-        if self.frames.len() < MOST_AS_THEY_CAME || data.len() >= LARGE {
-            self.gather();
-            self.frames.push_back(data);
-            return;
-        }
-        self.small.extend_from_slice(&data);
-        if self.small.len() >= LARGE {
-            self.gather();
-        }
-    }
-
-    fn gather(&mut self) {
-        if !self.small.is_empty() {
-            self.frames.push_back(std::mem::take(&mut self.small).into());
-        }
+        Beginning { frames: self.pieces.gathered(), complete: self.complete }
     }
 
     /// The body to send: what was received, and what still comes.
     #[must_use]
-    pub fn into_body(mut self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
-        self.gather();
+    pub fn into_body(self, incoming: Incoming, bounds: &BodyBounds) -> (RequestBody, Option<Progress>) {
+        let frames = self.pieces.into_frames();
         if self.complete {
-            return (RequestBody::buffered(self.frames), None);
+            return (RequestBody::buffered(frames), None);
         }
         let rest = Rest {
             incoming,
@@ -118,7 +91,7 @@ impl Received {
             pause: bounds.pause,
             screen: self.rest.map(|rest| Box::new(rest) as Box<dyn Screen>),
         };
-        let (body, progress) = RequestBody::streaming(self.frames, rest);
+        let (body, progress) = RequestBody::streaming(frames, rest);
         (body, Some(progress))
     }
 }
@@ -179,7 +152,7 @@ pub async fn receive(
                 return Err(Code::Overloaded);
             }
         }
-        received.keep(data);
+        received.pieces.push(data);
         if incoming.is_end_stream() {
             received.complete = true;
             return Ok(Some(received));
@@ -198,29 +171,4 @@ fn has_left(error: &hyper::Error) -> bool {
     cause.is_none_or(|cause| {
         [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe].contains(&cause.kind())
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_are_gathered_in_their_order() {
-        for size in [1, 7, 1000, LARGE - 1, LARGE, LARGE + 1] {
-            let mut received = Received::default();
-            let whole: Vec<u8> = (0..200_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
-            // Every hundredth piece is a large one.
-            let (mut rest, mut number) = (whole.as_slice(), 0);
-            while !rest.is_empty() {
-                number += 1;
-                let next = if number % 100 == 0 { LARGE } else { size };
-                let (piece, further) = rest.split_at(next.min(rest.len()));
-                received.keep(Bytes::copy_from_slice(piece));
-                rest = further;
-            }
-            received.gather();
-            assert!(received.frames.iter().flatten().eq(&whole), "{size}");
-            assert!(received.frames.len() < 100, "{size}: {}", received.frames.len());
-        }
-    }
 }

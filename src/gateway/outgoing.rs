@@ -8,8 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
 use super::entry::Identity;
 use super::reply::REQUEST_ID;
-use crate::claim::fields::{Ending, Fields, is_fencing};
-use crate::claim::head::connection_tokens;
+use crate::claim::fields::{Ending, Fields};
 
 const ACCOUNT: HeaderName = HeaderName::from_static("x-fencing-account");
 const SEQ: HeaderName = HeaderName::from_static("x-fencing-seq");
@@ -19,27 +18,6 @@ const EPOCH: HeaderName = HeaderName::from_static("x-fencing-epoch");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-/// Removes hop-by-hop fields, framing, and everything that looks like the fence's own. Framing is written anew.
-fn strip(headers: &mut HeaderMap, ending: Ending) {
-    let mut others: Vec<HeaderName> = Vec::new();
-    if ending.fencing {
-        others.extend(headers.keys().filter(|name| is_fencing(name.as_str())).cloned());
-    }
-    if ending.has_connection() {
-        // The two that nearly all of them say name nothing that is not known to end here.
-        let says_more =
-            |token: &&str| !token.eq_ignore_ascii_case("keep-alive") && !token.eq_ignore_ascii_case("close");
-        let named = connection_tokens(headers).filter_map(Result::ok).filter(says_more);
-        others.extend(named.filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok()));
-    }
-    for name in ending.names() {
-        headers.remove(name);
-    }
-    for name in others {
-        headers.remove(name);
-    }
-}
 
 /// Who a request is from, for the sender.
 #[derive(Debug)]
@@ -80,7 +58,8 @@ pub fn to_sender(
     request_id: &HeaderValue,
 ) {
     let replaced = matches!(sender, Sender::Holder(_));
-    strip(headers, if replaced { ending.keep_token() } else { ending });
+    let ending = if replaced { ending.keep_token() } else { ending };
+    ending.strip(headers);
     headers.remove(header::EXPECT);
     if came.version == Version::HTTP_2 {
         join_cookies(headers);
@@ -147,7 +126,7 @@ pub fn length(headers: &HeaderMap) -> Option<u64> {
 /// Makes an answer's headers what the caller gets.
 pub fn to_caller(headers: &mut HeaderMap, request_id: &HeaderValue) {
     let ending = Fields::of(headers).ending();
-    strip(headers, ending);
+    ending.strip(headers);
     headers.insert(REQUEST_ID, request_id.clone());
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::HttpService;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
@@ -155,23 +157,38 @@ async fn converse(stream: TcpStream, tls: Option<Acceptor>, router: Router, mut 
     if let Err(why) = prepare(&stream) {
         debug!("a connection keeps its defaults: {why}");
     }
-    let Some(tls) = tls else { return speak(stream, router, closing).await };
+    let service = TowerToHyperService::new(router);
+    let Some(tls) = tls else { return speak(stream, service, HEADER_READ_TIMEOUT, false, closing).await };
     let shaken = tokio::select! {
         shaken = tokio::time::timeout(HEADER_READ_TIMEOUT, tls.handshake(stream)) => shaken,
         () = closing.wait() => return,
     };
     match shaken {
-        Ok(Ok(stream)) => Box::pin(speak(stream, router, closing)).await,
+        Ok(Ok(stream)) => Box::pin(speak(stream, service, HEADER_READ_TIMEOUT, false, closing)).await,
         Ok(Err(why)) => debug!("a handshake with the admin listener failed: {why}"),
         Err(_) => debug!("a handshake with the admin listener took too long"),
     }
 }
 
-async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, mut closing: Closing) {
-    let service = TowerToHyperService::new(router);
+/// Speaks HTTP/1.1 to the end of a connection. When the listener closes, what is under way is answered and nothing more is
+/// read. A head may take `patience`, and so may the pause before it; with `half_close` a caller that says no more is still
+/// answered.
+pub async fn speak<S, B>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    service: S,
+    patience: Duration,
+    half_close: bool,
+    mut closing: Closing,
+) where
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_READ_TIMEOUT)
+        .header_read_timeout(patience)
+        .half_close(half_close)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {

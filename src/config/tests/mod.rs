@@ -56,6 +56,14 @@ fn the_shipped_file_parses_and_its_commented_defaults_are_the_codes() {
 #[test]
 fn the_shipped_files_examples_parse() {
     let text = SHIPPED.replace("#~ ", "").replace("http://127.0.0.1", "https://127.0.0.1");
+    // Two of them are for elections that the gateway keeps itself, and the rest of their section is for ZooKeeper.
+    let (before, rest) = text.split_once("[zookeeper]\n").unwrap();
+    let (zookeeper, after) = rest.split_once("\n[election]\n").unwrap();
+    let config = good(&format!("{before}[election]\n{after}"), &[]);
+    assert!(matches!(config.coordination, Coordination::Embedded(_)));
+    let without = |line: &&str| !line.starts_with("elections = ") && !line.starts_with("state = ");
+    let before = before.lines().filter(without).collect::<Vec<_>>().join("\n");
+    let text = format!("{before}\n[zookeeper]\n{zookeeper}\n[election]\n{after}");
     let config = good(&text, &[("ZK_DIGEST", "u:p")]);
     assert_eq!(ensemble(&config).auth.len(), 1);
     assert_eq!((config.auth.keys.len(), config.auth.admin_keys.len()), (1, 1));
@@ -247,6 +255,16 @@ fn ensemble(config: &Config) -> &ZooKeeper {
         Coordination::ZooKeeper(zookeeper) => zookeeper,
         Coordination::Embedded(state) => panic!("embedded, in {state:?}"),
     }
+}
+
+#[test]
+fn what_only_embedded_elections_have_is_refused_beside_zookeeper_and_takes_no_port_there() {
+    let zookeeper = "[zookeeper]\nconnect = \"127.0.0.1:2181\"\n";
+    let error = bad(&format!("{zookeeper}[listen]\nelections = \"127.0.0.1:9191\"\n{ROUTE}"), &[]);
+    assert!(error.contains("4:13: `elections`: ZooKeeper holds them; allowed: "), "{error}");
+    let error = bad(&format!("{zookeeper}[coordination]\nstate = \"here\"\n{ROUTE}"), &[]);
+    assert!(error.contains("4:9: `state`: ZooKeeper holds the elections; allowed: "), "{error}");
+    good(&format!("{zookeeper}[listen]\nproxy = \"127.0.0.1:9091\"\n{ROUTE}"), &[]);
 }
 
 #[test]
