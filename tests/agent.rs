@@ -254,3 +254,40 @@ fn wrong_configurations_are_refused_with_their_places() {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
 }
+
+/// Whether somebody on this machine waits for a connection to a port of loopback to be accepted by the system.
+fn is_connecting_to(port: u16) -> bool {
+    let remote = format!(":{port:04X}");
+    std::fs::read_to_string("/proc/net/tcp").unwrap().lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[2].ends_with(&remote) && fields[3] == "02"
+    })
+}
+
+#[test]
+fn who_no_longer_leads_when_the_gateway_takes_the_connection_sends_nothing() {
+    let ensemble = Ensemble::start(1);
+    // A gateway whose queue is full: the agent's connection is not taken until it is emptied.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let gateway: std::net::TcpListener = socket.into();
+    let address = gateway.local_addr().unwrap();
+    let filling = std::net::TcpStream::connect(address).unwrap();
+    let agent = Arc::new(AgentSetup::new(&ensemble.connect(), address, "host-a", "[\"wxid_1\"]").start());
+    agent.wait_for_role("wxid_1", "LEADER");
+    let bot = std::thread::spawn({
+        let agent = Arc::clone(&agent);
+        move || send(&agent)
+    });
+    wait_until("the agent waits for its connection", || is_connecting_to(address.port()));
+    ensemble.server(0).stop();
+    agent.wait_for_role("wxid_1", "SUSPEND");
+    drop((gateway.accept().unwrap(), filling));
+    let (mut taken, _) = gateway.accept().unwrap();
+    let refused = bot.join().unwrap();
+    assert_eq!((refused.status, refused.code().as_deref()), (409, Some("not_leader")), "{}", agent.log());
+    let mut sent = Vec::new();
+    std::io::Read::read_to_end(&mut taken, &mut sent).unwrap_or_default();
+    assert!(sent.is_empty(), "{}", String::from_utf8_lossy(&sent));
+}
