@@ -11,7 +11,7 @@
 mod support;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use support::gateway::{BINARY, fencegate};
@@ -91,4 +91,25 @@ fn without_a_file_the_lines_that_serve_prints_send_a_message() {
         again.args(["serve", "--upstream", &sender.url()]).current_dir(folder.path()).output().unwrap();
     assert_eq!(ended.status.code(), Some(2));
     assert!(text(&ended.stderr).contains("there is a gateway.toml"), "{}", text(&ended.stderr));
+}
+
+#[test]
+fn a_start_without_a_file_and_without_a_sender_says_how_to_start() {
+    let folder = Folder::new("nothing");
+    let ended =
+        Command::new(BINARY).arg("serve").current_dir(folder.path()).output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(said.contains("--upstream") && said.contains("fencegate init"), "{said}");
+}
+
+#[test]
+fn a_reader_that_reads_no_further_does_not_hurt_the_demo() {
+    let mut demo = Command::new(BINARY)
+        .args(["demo", "--once"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    drop(demo.stdout.take());
+    assert_eq!(demo.wait().expect("it ends").code(), Some(0));
 }

@@ -237,7 +237,7 @@ impl Embedded {
         let wait = state.settles.until(now);
         if wait.is_zero() {
             for (id, instance) in state.leases.over(now) {
-                info!(session = %id, "the session of {instance} is over: it was not renewed");
+                info!(session = %id, "the session of {} is over: it was not renewed", instance.escape_debug());
                 self.memory.end(id);
             }
             self.fill(&mut state);
