@@ -11,6 +11,32 @@ pub fn is_alike(name: &str, key: &str) -> bool {
     wanted.peek().is_some() && letters(name).eq(wanted)
 }
 
+/// Whether two header fields are one to a server that makes variables of them: it does not tell case, nor what is no letter
+/// or digit.
+#[must_use]
+pub fn is_one_field(name: &str, other: &str) -> bool {
+    name.len() == other.len() && name.bytes().map(plain).eq(other.bytes().map(plain))
+}
+
+fn plain(byte: u8) -> u8 {
+    if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
+}
+
+/// Whether some readers take a value for another one, as they do with names, or because they read a number as far as it goes.
+#[must_use]
+pub fn is_same_value(value: &str, other: &str) -> bool {
+    let numbers = number(value).zip(number(other));
+    is_alike(value, other) || numbers.is_some_and(|(value, other)| value == other)
+}
+
+/// The digits at the beginning, without zeros and spaces before them.
+fn number(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    let text = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let digits = text.split(|c: char| !c.is_ascii_digit()).next().filter(|digits| !digits.is_empty())?;
+    Some(digits.trim_start_matches('0'))
+}
+
 fn letters(text: &str) -> impl Iterator<Item = char> {
     // What is no text at all is left out by some.
     text.chars().flat_map(Folded::of).filter(|c| c.is_alphanumeric())
@@ -81,6 +107,13 @@ mod tests {
         for name in ["wId2", "wi", "x.wId", "widget", "", "_"] {
             assert!(!is_alike(name, "wId"), "{name}");
         }
+        assert!(is_one_field("X.Device~Id", "x-device_id") && !is_one_field("x-device-id", "x-device-ix"));
+        assert!(!is_one_field("xdeviceid", "x-device-id"));
+        for value in ["2 ", "02", "+2", "2.0", "2x", " 2"] {
+            assert!(is_same_value(value, "2"), "{value}");
+        }
+        assert!(is_same_value("/Msg/Send_Text/", "/msg/send_text") && is_same_value("0x", "0"));
+        assert!(!is_same_value("20", "2") && !is_same_value("x", "2") && !is_same_value("", "0"));
         assert!(!is_alike("-", "_"), "a key without letters is like itself only");
     }
 }
