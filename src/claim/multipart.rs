@@ -231,6 +231,8 @@ impl Part {
             match name.to_ascii_lowercase().as_str() {
                 "content-disposition" if disposition.replace(value).is_some() => return None,
                 "content-transfer-encoding" => is_encoded = true,
+                // Parts of a part have delimiters of their own.
+                "content-type" if value.to_ascii_lowercase().contains("multipart") => return None,
                 "content-type" => is_encoded |= typed || !is_plain_text(value),
                 _ => {}
             }
@@ -238,12 +240,22 @@ impl Part {
         }
         let mut part = Self { is_encoded, ..Self::default() };
         let mut named = false;
-        for (index, (key, value)) in parameters(disposition?)?.into_iter().enumerate() {
+        let disposition = disposition?;
+        // Some end a piece at the space, others at the semicolon.
+        if disposition.contains(" ;") || disposition.contains("\t;") {
+            return None;
+        }
+        for (index, (key, value)) in parameters(disposition)?.into_iter().enumerate() {
             match key.as_str() {
                 "form-data" if index == 0 && value.is_none() => {}
-                _ if index == 0 => return None,
-                // Some unescape it, and each in its way.
-                "name" if !named && value.as_ref().is_some_and(|name| !name.contains('\\')) => {
+                _ if index == 0 || value.is_none() => return None,
+                // Some unescape it, and each in its way; some decode words of mail.
+                "name"
+                    if !named
+                        && value
+                            .as_ref()
+                            .is_some_and(|name| !name.contains('\\') && !name.contains("=?")) =>
+                {
                     part.name = value?;
                     named = true;
                 }
@@ -297,7 +309,8 @@ pub(super) fn parameters(text: &str) -> Option<Vec<(String, Option<String>)>> {
                     let end = value.find(';').unwrap_or(value.len());
                     let (value, after) = value.split_at_checked(end)?;
                     let value = value.trim_end_matches([' ', '\t']);
-                    if value.is_empty() || !value.bytes().all(is_token) {
+                    // Some take a single quote for one as well.
+                    if value.is_empty() || value.starts_with('\'') || !value.bytes().all(is_token) {
                         return None;
                     }
                     (Some(value), after)
@@ -419,6 +432,12 @@ mod tests {
             "Content-Disposition: form-data; name=",
             "Content-Disposition: form-data; name =\"key\"",
             "Content-Disposition: form-data; name= \"key\"",
+            "Content-Disposition: form-data; name='key'",
+            "Content-Disposition: form-data; name=\"=?utf-8?B?a2V5?=\"",
+            "Content-Disposition: form-data; name=\"key\" ; x=y",
+            "Content-Disposition: form-data; name=\"key\"; x",
+            "Content-Disposition: form-data ; name=\"key\"",
+            "Content-Disposition: form-data; name=\"x\"~Content-Type: Multipart/Mixed; boundary=c",
         ] {
             assert_eq!(key(&format!("--@~{head}~~wx~--@--")), Err(()), "{head}");
         }
