@@ -313,7 +313,6 @@ impl Received {
 /// Makes a bot's headers what the gateway gets.
 fn to_gateway(agent: &Agent, headers: &mut HeaderMap, token: &Token, peer: IpAddr, version: Version) {
     Fields::of(headers).ending().strip(headers);
-    headers.remove(header::EXPECT);
     headers.insert(SEQ, number(token.seq));
     headers.insert(SESSION, number(token.session.0));
     headers.insert(EPOCH, number(token.epoch));

@@ -70,10 +70,12 @@ pub struct Ending {
     known: u16,
     /// There are others that look like the fence's own.
     pub fencing: bool,
+    /// `Connection` may name others beside those that are known to end here.
+    pub named: bool,
 }
 
 /// Fields that end at this hop whether or not `Connection` names them, framing, and the token that is replaced.
-pub static ENDING: [HeaderName; 14] = [
+pub static ENDING: [HeaderName; 15] = [
     HeaderName::from_static("connection"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -88,6 +90,7 @@ pub static ENDING: [HeaderName; 14] = [
     HeaderName::from_static("x-fencing-instance"),
     HeaderName::from_static("x-fencing-epoch"),
     key::HEADER,
+    HeaderName::from_static("expect"),
 ];
 
 impl Ending {
@@ -110,7 +113,7 @@ impl Ending {
     /// The same, but whatever looks like the fence's own stays: the other side is a gateway.
     #[must_use]
     pub fn keep_fence(self) -> Self {
-        Self { known: self.known & !(0b1_1111 << 9), fencing: false }
+        Self { known: self.known & !(0b1_1111 << 9), fencing: false, ..self }
     }
 
     /// Removes what ends here, and what `Connection` names beside it. Framing is written anew.
@@ -119,12 +122,8 @@ impl Ending {
         if self.fencing {
             others.extend(headers.keys().filter(|name| is_fencing(name.as_str())).cloned());
         }
-        if self.has_connection() {
-            // The two that nearly all of them say name nothing that is not known to end here.
-            let says_more = |token: &&str| {
-                !token.eq_ignore_ascii_case("keep-alive") && !token.eq_ignore_ascii_case("close")
-            };
-            let named = connection_tokens(headers).filter_map(Result::ok).filter(says_more);
+        if self.named {
+            let named = connection_tokens(headers).filter_map(Result::ok);
             others.extend(named.filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok()));
         }
         for name in self.names() {
@@ -133,12 +132,6 @@ impl Ending {
         for name in others {
             headers.remove(name);
         }
-    }
-
-    /// Whether there is a `Connection`.
-    #[must_use]
-    pub fn has_connection(self) -> bool {
-        self.known & 1 != 0
     }
 
     /// The known ones that are there.
@@ -179,7 +172,12 @@ impl<'a> Fields<'a> {
             let name = name.as_str();
             fields.bytes += name.len() + value.len() + 4;
             match name {
-                "connection" => fields.ending.note(0),
+                "connection" => {
+                    fields.ending.note(0);
+                    // What nearly all of them say names nothing that is not known to end here.
+                    let plain = |word: &[u8]| value.as_bytes().eq_ignore_ascii_case(word);
+                    fields.ending.named |= !plain(b"keep-alive") && !plain(b"close");
+                }
                 "keep-alive" => fields.ending.note(1),
                 "proxy-connection" => fields.ending.note(2),
                 "http2-settings" => {
@@ -221,7 +219,10 @@ impl<'a> Fields<'a> {
                     fields.key.add(value);
                 }
                 "host" => fields.host.add(value),
-                "expect" => fields.expect.add(value),
+                "expect" => {
+                    fields.ending.note(14);
+                    fields.expect.add(value);
+                }
                 "x-request-id" => fields.request_id.add(value),
                 "x-http-method-override" | "x-http-method" | "x-method-override" => fields.method.add(value),
                 "x-original-url" | "x-rewrite-url" => fields.target.add(value),

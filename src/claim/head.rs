@@ -71,15 +71,16 @@ pub fn check<'a>(parts: &'a Parts, fields: &Fields<'a>, most_bytes: usize) -> Re
             "the query must be ASCII; percent-encode everything else",
         ));
     }
-    let other_method = has_other_method(parts, fields, query.unwrap_or_default());
+    let other_method = has_other_method(parts, fields, query);
     Ok(Head { path, query, host, expects_continue, other_method })
 }
 
 /// Whether a field, or `_method` in the query, gives another method.
-fn has_other_method(parts: &Parts, fields: &Fields<'_>, query: &str) -> bool {
+fn has_other_method(parts: &Parts, fields: &Fields<'_>, query: Option<&str>) -> bool {
     let own = parts.method.as_str().as_bytes();
     let Once { value, again } = fields.method;
     let given = again || value.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(own));
+    let Some(query) = query else { return given };
     let mut pieces = query.split(['&', ';']).map(|piece| piece.split_once('=').unwrap_or((piece, "")));
     given
         || pieces.any(|(name, value)| {
@@ -144,7 +145,7 @@ fn check_framing(parts: &Parts, fields: &Fields<'_>) -> Result<(), Refusal> {
     {
         return Err(malformed("the only transfer coding supported is chunked"));
     }
-    if fields.ending.has_connection() {
+    if fields.ending.named {
         for token in connection_tokens(&parts.headers) {
             let token = token?;
             // Whatever it names ends here: the sender would read the body without knowing what it is.
