@@ -29,13 +29,14 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use agent::model::{Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Hooks};
 pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Coordination,
-    Election, Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Coordination, Election, Freshness, Handover, JsonValue, Layout, Level, Limits,
+    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener,
+    Upstream, ZkAuth, ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};

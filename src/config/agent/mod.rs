@@ -3,19 +3,20 @@
 //! Every key of its own, its bounds and its default stand here; what it has in common with the gateway is read by the same
 //! functions. It reads no file and no environment of its own.
 
+pub(super) mod model;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use model::{Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Hooks};
+
 use super::address;
 use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
-use super::model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Handover, Hooks, Layout, Mode, Route,
-    Upstream,
-};
+use super::model::{Handover, Layout, Mode, Route, Upstream};
 use super::route;
 use super::section::Section;
 use super::tls;
