@@ -35,13 +35,14 @@ use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
     Auth, Barrier, Config, Coordination, Election, Freshness, Handover, JsonValue, Layout, Level, Limits,
-    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener,
-    Upstream, ZkAuth, ZooKeeper,
+    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth,
+    ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
+pub use tls::{Tls, TlsListener};
 
 /// Reads the file at `path`, lays `FENCEGATE__…` variables of `env` over it, and checks the result.
 ///

@@ -7,14 +7,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
-
 use super::identity::Identity;
 use super::pointer::Pointer;
 use super::refusal::Form;
 use super::rewrite::Rewrite;
 pub use super::secret::Secret;
 use super::template::Template;
+use super::tls::Tls;
 use crate::key::Key;
 
 /// A whole configuration.
@@ -57,32 +56,6 @@ pub struct Listen {
     pub insecure: bool,
     /// `[listen.tls]`; `None`: without.
     pub tls: Option<Tls>,
-}
-
-/// What is shown to callers over TLS, and asked of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    /// The chain of certificates, PEM, our own first.
-    pub cert: PathBuf,
-    /// Its private key, PEM.
-    pub key: PathBuf,
-    /// Whose certificates callers must show, PEM; `None`: they show none.
-    pub client_ca: Option<PathBuf>,
-    /// The names one of which a caller's certificate must be for. Empty: any.
-    pub client_names: Vec<ServerName<'static>>,
-    /// The same for the admin listener.
-    pub admin_names: Vec<ServerName<'static>>,
-    /// Which listeners.
-    pub listeners: Vec<TlsListener>,
-}
-
-/// A listener that may speak TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsListener {
-    /// The proxy.
-    Proxy,
-    /// The admin listener.
-    Admin,
 }
 
 /// Who may come. Without keys: whoever can reach the listener.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::model::{Layout, Log, Route, Secret, Upstream, ZooKeeper};
+use super::super::tls::Tls;
 use crate::fence::name::AccountName;
 
 /// A whole configuration of an agent.
@@ -37,6 +38,8 @@ pub struct Agent {
     pub listen: SocketAddr,
     /// The admin listener.
     pub admin: SocketAddr,
+    /// `[agent.tls]`; `None`: without.
+    pub tls: Option<Tls>,
     /// Where the gateway listens.
     pub gateway: Upstream,
     /// Whose certificate an https gateway must show, PEM; `None`: those that the system trusts.
