@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use agent::model::{Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Hooks};
+pub use auth::is_local;
 pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
