@@ -45,6 +45,7 @@ fn routes(setup: Setup, url: &str) -> Setup {
     let setup = add(setup, "/methods", "\"query:wxid\"", "methods = [\"GET\"]");
     let setup = add(setup, "/methods", "\"json:/wxid\"", "methods = [\"POST\", \"PUT\"]");
     let setup = add(setup, "/guard/send/{wxid}", "\"path:wxid\"", "");
+    let setup = add(setup, "/Guard/send/{wxid}/", "\"path:wxid\"", "");
     let setup = add(setup, "/guard/{*rest}", "\"static:wxid_0\"", "mode = \"pass\"");
     let setup = add(setup, "/ret", "\"json:/appId\"", FORM);
     add(setup, "/ret/{account}", "\"path:account\"", &format!("{FORM}\nupstream_timeout = \"100ms\""))
@@ -298,6 +299,8 @@ fn a_path_that_senders_take_for_an_earlier_routes_does_not_get_past_it() {
     assert_admitted(&ask(&format!("/guard/send/{name}")));
     assert_eq!(ask("/guard/other").header("x-fencing-verdict"), Some("passed"));
     let before = holder.seen().len();
+    assert_admitted(&ask(&format!("/Guard/send/{name}/")));
+    let before = before + 1;
     for other in ["/guard/Send/A", "/guard/s%65nd/A", "/guard/send/A/", "/guard/send;x/A", "/guard/send/A;b"]
     {
         let answer = ask(&other.replace('A', name));
