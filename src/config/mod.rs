@@ -29,18 +29,20 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use agent::model::{Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Hooks};
 pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Coordination,
-    Election, Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Coordination, Election, Freshness, Handover, JsonValue, Layout, Level, Limits,
+    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth,
+    ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
+pub use tls::{Tls, TlsListener};
 
 /// Reads the file at `path`, lays `FENCEGATE__…` variables of `env` over it, and checks the result.
 ///

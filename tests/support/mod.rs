@@ -34,6 +34,7 @@ pub mod process;
 pub mod relay;
 pub mod sender;
 pub mod stage;
+pub mod tls;
 pub mod wait;
 pub mod zookeeper;
 

@@ -44,17 +44,19 @@ fn the_shipped_agent_files_examples_parse() {
 #[test]
 fn every_key_that_an_agent_reads_is_in_the_shipped_file() {
     let mut keys = 0;
-    let sections = "agent coordination zookeeper election hooks limits log";
+    let sections = "agent agent.tls coordination zookeeper election hooks limits log";
     let headers = sections.split(' ').map(|name| format!("[{name}]")).chain(["[[route]]".to_owned()]);
     for header in headers {
         let error = refused(&format!("{header}\nzzzzzz = 1"));
         let line = error.lines().find(|line| line.contains("zzzzzz")).unwrap().to_owned();
         let (_, allowed) = line.split_once("allowed: ").unwrap();
-        let (_, body) = SHIPPED.split_once(&format!("\n{header}")).unwrap();
+        let begins = |mark: &str| SHIPPED.split_once(&format!("\n{mark}{header}"));
+        let (_, body) = begins("").or_else(|| begins("#~ ")).unwrap();
         let body = body.split_once("\n[").map_or(body, |(body, _)| body);
         for key in allowed.split(", ").filter(|key| !crate::config::agent::GATEWAYS.contains(key)) {
             let found = ["\n", "\n#", "\n#~ "].iter().any(|start| body.contains(&format!("{start}{key} = ")));
-            assert!(found, "{header} {key}");
+            let section = format!("\n#~ [{}.{key}]\n", header.trim_matches(['[', ']']));
+            assert!(found || SHIPPED.contains(&section), "{header} {key}");
             keys += 1;
         }
     }
@@ -87,8 +89,35 @@ fn an_agent_that_others_can_reach_is_refused_until_the_file_says_so() {
             )));
             assert!(error.contains("`insecure = true` in [agent]"), "{error}");
             agent(&open.replace("[agent]", "[agent]\ninsecure = true"), &[]);
+            let tls = |more: &str| format!("{open}[agent.tls]\ncert = \"c\"\nkey = \"k\"\n{more}");
+            agent(&tls("client_ca = \"a\""), &[]);
+            assert!(refused(&tls("")).contains("client certificates ([agent.tls] client_ca)"));
+            let other = if listener == "listen" { "admin" } else { "listen" };
+            refused(&tls(&format!("client_ca = \"a\"\nlisteners = [\"{other}\"]")));
         }
         agent(&LEAST.replace("[agent]", &format!("[agent]\n{listener} = \"[::1]:{port}\"")), &[]);
+    }
+}
+
+#[test]
+fn an_agents_tls_is_on_its_own_listeners_and_names_are_for_each() {
+    let tls = |more: &str| format!("{LEAST}[agent.tls]\ncert = \"c\"\nkey = \"k\"\n{more}");
+    let said =
+        agent(&tls("client_ca = \"a\"\nclient_names = [\"bot\"]\nadmin_names = [\"ops\", \"::1\"]"), &[]);
+    let said = said.agent.tls.unwrap();
+    let names: Vec<_> = said.listeners.iter().map(|(listener, names)| (*listener, names.len())).collect();
+    assert_eq!((said.section, names), ("[agent.tls]", vec![(TlsListener::Bots, 1), (TlsListener::Admin, 2)]));
+    for (more, part) in [
+        ("listeners = [\"proxy\"]", "unknown; allowed: \"listen\", \"admin\""),
+        ("elections_names = [\"a\"]", "unknown key \"elections_names\""),
+        ("client_names = [\"a\"]", "nothing asks for certificates"),
+        (
+            "client_ca = \"a\"\nadmin_names = [\"a\"]\nlisteners = [\"listen\"]",
+            "`admin_names`: `listeners` is without \"admin\"",
+        ),
+    ] {
+        let error = refused(&tls(more));
+        assert!(error.contains(part), "{part} is not in\n{error}");
     }
 }
 

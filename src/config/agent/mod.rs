@@ -3,22 +3,23 @@
 //! Every key of its own, its bounds and its default stand here; what it has in common with the gateway is read by the same
 //! functions. It reads no file and no environment of its own.
 
+pub(super) mod model;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use model::{Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Hooks};
+
 use super::address;
 use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
-use super::model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Handover, Hooks, Layout, Mode, Route,
-    Upstream,
-};
+use super::model::{Handover, Layout, Mode, Route, Upstream};
 use super::route;
 use super::section::Section;
-use super::tls;
+use super::tls::{self, TlsListener};
 use super::tree::{Node, Value};
 use super::value::{
     address as socket, choice, count, duration, flag, list, parsed, parsed_url, size, timeout,
@@ -82,10 +83,11 @@ fn agent(
         let place = section.place_of("admin");
         section.problem(&place, format!("`admin`: {admin} is where bots send; allowed: another address"));
     }
-    if !section.take("insecure", flag, false) {
-        auth::check_agent_exposed(&mut section, "listen", listen);
-        auth::check_agent_exposed(&mut section, "admin", admin);
-    }
+    let insecure = section.take("insecure", flag, false);
+    let tls = tls::read(section.node("tls"), "[agent.tls]", &tls::AGENTS, None, problems);
+    let guarded = |listener| insecure || tls.as_ref().is_some_and(|tls| tls.guards(listener));
+    auth::check_agent_exposed(&mut section, "listen", listen, guarded(TlsListener::Bots));
+    auth::check_agent_exposed(&mut section, "admin", admin, guarded(TlsListener::Admin));
     let gateway = section.need(
         "gateway",
         "\"http://host:port\"",
@@ -103,6 +105,7 @@ fn agent(
             instance_id,
             listen,
             admin,
+            tls,
             gateway: gateway?,
             gateway_ca,
             gateway_timeout: section.take("gateway_timeout", timeout, Duration::from_secs(90)),

@@ -1,0 +1,31 @@
+//! Certificates that are read again when the process is told to.
+//!
+//! It closes no connection.
+
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info, warn};
+
+use crate::telemetry::Telemetry;
+use crate::tls::Tls;
+
+/// Reads the certificates again on each SIGHUP, for ever. Bad ones change nothing but the log and a counter.
+pub async fn reload_on_hangup(tls: Option<Arc<Tls>>, telemetry: Arc<Telemetry>) {
+    let mut hangups = match signal(SignalKind::hangup()) {
+        Ok(hangups) => hangups,
+        Err(error) => return warn!("cannot listen for SIGHUP: {error}"),
+    };
+    while hangups.recv().await.is_some() {
+        let Some(tls) = &tls else {
+            info!("SIGHUP: there are no certificates to read again");
+            continue;
+        };
+        let read = tls.reload();
+        telemetry.certificate_reload(read.is_err());
+        match read {
+            Ok(()) => info!("SIGHUP: the certificates are read again; new connections get them"),
+            Err(error) => error!("SIGHUP: the certificates stay as they were: {error}"),
+        }
+    }
+}
