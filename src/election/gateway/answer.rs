@@ -116,6 +116,8 @@ fn strange(what: &str, why: &str) -> BackendError {
     BackendError::Refused { what: what.to_owned(), why }
 }
 
+const ELSEWHERE: &str = "; [coordination] elections must lead to the gateway's [listen] elections";
+
 /// What a refusal says, and what to do.
 pub(super) fn refused(what: &str, status: StatusCode, body: &[u8]) -> BackendError {
     let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
@@ -124,9 +126,9 @@ pub(super) fn refused(what: &str, status: StatusCode, body: &[u8]) -> BackendErr
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             "; what the gateway's [auth] keys say is shown to it as [agent] gateway_key"
         }
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
-            "; [coordination] elections must lead to the gateway's [listen] elections"
-        }
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => ELSEWHERE,
+        // A success of another kind is somebody else's.
+        _ if !status.is_client_error() && !status.is_server_error() => ELSEWHERE,
         _ => "",
     };
     // Text from outside: one line of a log at most.
