@@ -10,11 +10,15 @@ use thiserror::Error;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin};
+use crate::agent::{self, AgentError};
 use crate::ballot;
 use crate::clock::{Clock, wall_ms};
-use crate::config::{self, AgentConfig, Barrier, Config, Coordination, OnHistoryReset, TlsListener};
+use crate::config::{
+    self, AgentConfig, AgentCoordination, Barrier, Config, Coordination, OnHistoryReset, TlsListener,
+};
 use crate::election::Backend;
 use crate::election::embedded::{Embedded, StateError};
+use crate::election::gateway::GatewaySessions;
 use crate::election::zookeeper::{BarrierKind, Settings, ZkSessions, ZooKeeper};
 use crate::gateway::follower::{Follower, Pace};
 use crate::gateway::registry::Registry;
@@ -169,20 +173,36 @@ fn zookeeper(config: &Config, ensemble: &config::ZooKeeper) -> ZooKeeper {
     })
 }
 
-/// The sessions that an agent's configuration asks for.
-#[must_use]
-pub fn zookeeper_sessions(config: &AgentConfig) -> ZkSessions {
-    let session_timeout = config.zookeeper.session_timeout;
-    let settings = Settings {
-        connect: config.zookeeper.connect.clone(),
-        session_timeout,
-        connection_timeout: session_timeout * 2 / 5,
-        auth: auth(&config.zookeeper),
-        root: config.election.root.clone(),
-        require_candidate: true,
-        barrier: BarrierKind::Quorum,
-    };
-    ZkSessions::new(settings, &config.agent.instance_id)
+/// Runs an agent with the elections that its configuration names, until `stop` is ready.
+///
+/// # Errors
+/// What keeps it from serving.
+pub async fn agent(
+    config: AgentConfig,
+    bound: agent::Bound,
+    stop: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    let instance = &config.agent.instance_id;
+    match &config.coordination {
+        AgentCoordination::ZooKeeper { service, election } => {
+            let settings = Settings {
+                connect: service.connect.clone(),
+                session_timeout: service.session_timeout,
+                connection_timeout: service.session_timeout * 2 / 5,
+                auth: auth(service),
+                root: election.root.clone(),
+                require_candidate: true,
+                barrier: BarrierKind::Quorum,
+            };
+            let sessions = ZkSessions::new(settings, instance);
+            agent::run(config, sessions, bound, stop).await
+        }
+        AgentCoordination::Gateway(elections) => {
+            let key = config.agent.gateway_key.as_ref();
+            let sessions = GatewaySessions::new(elections, key, instance)?;
+            agent::run(config, sessions, bound, stop).await
+        }
+    }
 }
 
 fn auth(zookeeper: &config::ZooKeeper) -> Vec<(String, Vec<u8>)> {

@@ -130,11 +130,32 @@ pub fn own_client(config: &config::Tls) -> Result<TlsConnector, TlsError> {
 /// # Errors
 /// There are none, or what is wrong with the file.
 pub fn sender_client(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    client(roots("upstream_ca", ca)?, None)
+}
+
+/// The same for the elections of an agent's gateway, with the certificate and the key that it shows if it is asked.
+///
+/// # Errors
+/// There are no authorities, or what is wrong with a file.
+pub fn elections_client(
+    ca: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let shown = |(cert, key)| {
+        let chain = certificates("[coordination] elections_cert", cert)?;
+        let key = PrivateKeyDer::from_pem_file(key)
+            .map_err(|why| bad_file("[coordination] elections_key", key, why))?;
+        Ok::<_, TlsError>((chain, key))
+    };
+    client(roots("[coordination] elections_ca", ca)?, identity.map(shown).transpose()?)
+}
+
+fn roots(key: &'static str, ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
-            for certificate in certificates("upstream_ca", path)? {
-                roots.add(certificate).map_err(|why| bad_file("upstream_ca", path, why))?;
+            for certificate in certificates(key, path)? {
+                roots.add(certificate).map_err(|why| bad_file(key, path, why))?;
             }
         }
         None => {
@@ -147,11 +168,23 @@ pub fn sender_client(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
             }
         }
     }
-    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    Ok(roots)
+}
+
+fn client(
+    roots: RootCertStore,
+    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|why| TlsError::Nobody(why.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut client = match identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|why| {
+            TlsError::Unfit(format!("[coordination] elections_cert and elections_key: {why}"))
+        })?,
+    };
     client.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(client))
 }

@@ -29,7 +29,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub use agent::model::{Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Hooks};
+pub use agent::model::{
+    Agent, AgentAccounts, AgentConfig, AgentCoordination, AgentElection, AgentLimits, GatewayElections, Hooks,
+};
 pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
@@ -128,7 +130,7 @@ pub fn parse_agent(
     let env: BTreeMap<String, String> = env.into_iter().collect();
     let mut problems = Vec::new();
     let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
-    let root = tree(text, &env, "[agent], [zookeeper] and one [[route]]", &mut problems);
+    let root = tree(text, &env, "[agent], who holds the elections and one [[route]]", &mut problems);
     let config = root.and_then(|root| agent::read(&root, &env, folder, default_instance, &mut problems));
     match config {
         Some(config) if problems.is_empty() => Ok(config),

@@ -3,6 +3,7 @@
 //! Every key of its own, its bounds and its default stand here; what it has in common with the gateway is read by the same
 //! functions. It reads no file and no environment of its own.
 
+mod coordination;
 pub(super) mod model;
 
 use std::collections::BTreeMap;
@@ -10,20 +11,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use model::{Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Hooks};
+use model::{Agent, AgentAccounts, AgentConfig, AgentLimits, Hooks};
 
 use super::address;
 use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
-use super::model::{Handover, Layout, Mode, Route, Upstream};
+use super::model::{Handover, Mode, Route, Upstream};
 use super::route;
 use super::section::Section;
 use super::tls::{self, TlsListener};
 use super::tree::{Node, Value};
-use super::value::{
-    address as socket, choice, count, duration, flag, list, parsed, parsed_url, size, timeout,
-};
+use super::value::{address as socket, count, duration, flag, list, parsed, parsed_url, size, timeout};
 use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 
@@ -51,18 +50,14 @@ pub(super) fn read(
 ) -> Option<AgentConfig> {
     let mut top = Section::new("the file", Some(root));
     let agent = agent(top.table("agent"), env, default_instance, problems);
-    let mut coordination = top.table("coordination");
-    coordination.take("backend", choice(&[("zookeeper", ())], &["gateway", "etcd"]), ());
-    coordination.finish(problems);
-    let zookeeper = gateway::zookeeper(top.table("zookeeper"), Duration::from_secs(20), env, problems);
-    let election = election(top.table("election"), problems);
+    let coordination = coordination::read(&mut top, env, problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
     let routes = routes(&mut top, sections, &limits, agent.as_ref(), folder, problems);
     let hooks = hooks(top.table("hooks"), problems);
     let log = gateway::log(top.table("log"), problems);
     top.finish(problems);
-    Some(AgentConfig { agent: agent?, zookeeper: zookeeper?, election, routes, limits, hooks, log })
+    Some(AgentConfig { agent: agent?, coordination: coordination?, routes, limits, hooks, log })
 }
 
 fn agent(
@@ -127,17 +122,6 @@ fn accounts(node: &Node) -> Read<AgentAccounts> {
         AccountName::new(text).ok_or("no account's name; allowed: 1 to 128 of A-Z a-z 0-9 . _ @ : ~ + -")
     });
     list(ACCOUNTS, name)(node).map(AgentAccounts::These)
-}
-
-fn election(mut section: Section<'_>, problems: &mut Vec<Problem>) -> AgentElection {
-    let layouts = choice(&[("active-node", Layout::ActiveNode)], &["lowest-member", "single-node"]);
-    let root = parsed("a path such as \"/wx-accounts\"", address::znode);
-    let election = AgentElection {
-        layout: section.take("layout", layouts, Layout::ActiveNode),
-        root: section.take("root", root, "/wx-accounts".to_owned()),
-    };
-    section.finish(problems);
-    election
 }
 
 fn routes(

@@ -15,10 +15,8 @@ use crate::fence::name::AccountName;
 pub struct AgentConfig {
     /// `[agent]`
     pub agent: Agent,
-    /// `[zookeeper]`
-    pub zookeeper: ZooKeeper,
-    /// `[election]`
-    pub election: AgentElection,
+    /// `[coordination]`, and `[zookeeper]` and `[election]` where it is ZooKeeper.
+    pub coordination: AgentCoordination,
     /// `[[route]]`, in order: the first match wins. At least one; each leads to the gateway.
     pub routes: Vec<Route>,
     /// `[limits]`
@@ -59,6 +57,33 @@ pub enum AgentAccounts {
     All,
     /// These; at least one.
     These(Vec<AccountName>),
+}
+
+/// Who holds the elections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentCoordination {
+    /// ZooKeeper.
+    ZooKeeper {
+        /// `[zookeeper]`
+        service: ZooKeeper,
+        /// `[election]`
+        election: AgentElection,
+    },
+    /// A gateway that keeps them itself.
+    Gateway(GatewayElections),
+}
+
+/// The elections' listener of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayElections {
+    /// Where it is.
+    pub elections: Upstream,
+    /// Whose certificate an https listener must show, PEM; `None`: those that the system trusts.
+    pub ca: Option<PathBuf>,
+    /// What the agent shows a listener that asks: its certificate and key, PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// How long a session lives without being renewed: 2 s to 5 min.
+    pub session_timeout: Duration,
 }
 
 /// How the elections are laid out.
