@@ -35,7 +35,7 @@ use crate::forward::memory::Memory;
 use crate::forward::pool::Pool;
 use crate::forward::target::Target;
 use crate::telemetry::{Listener, Telemetry};
-use crate::tls::TlsError;
+use crate::tls::{self, SenderTls, TlsError};
 use crate::web::server::{self, Bounds};
 
 /// After giving everything up, what was sent before may take this much longer than the gateway is given.
@@ -113,7 +113,9 @@ impl Agent {
             routes: routes.clone(),
             limits: limits.clone(),
             pool: Arc::new(Pool::new(clock)),
-            target: Arc::new(Target::of(0, &agent.gateway, agent.gateway_ca.as_deref())?),
+            target: Arc::new(Target::of(0, &agent.gateway, agent.protocol.http, || {
+                SenderTls::load(&agent.protocol)
+            })?),
             key,
             memory: Memory::new(limits.max_buffered.div_ceil(4)),
             rooms: Rooms::new(limits, routes),
@@ -170,6 +172,8 @@ pub async fn run<S: Sessions + Clone>(
         })
         .await;
     });
+    let certificates = agent.target.tls.iter().map(|(tls, _)| Arc::clone(tls)).collect();
+    let reloading = tokio::spawn(tls::reload_on_hangup(None, certificates, Arc::clone(&agent.telemetry)));
     let sweeping = tokio::spawn(sweep(Arc::clone(&agent.pool)));
     let instance = &config.agent.instance_id;
     info!("serving bots on {bots_at}, operators on {admin_at}, as instance {}", instance.escape_debug());
@@ -184,6 +188,7 @@ pub async fn run<S: Sessions + Clone>(
     }
     hooks.finish().await;
     sweeping.abort();
+    reloading.abort();
     let _ = close_admin.send(());
     let _ = tokio::time::timeout(Duration::from_secs(2), serving_admin).await;
     info!("ended");

@@ -21,6 +21,7 @@ mod section;
 mod template;
 mod tls;
 mod tree;
+mod upstream;
 mod value;
 
 #[cfg(test)]
@@ -35,12 +36,13 @@ pub use identity::{Identity, Table, hash};
 pub use model::{
     Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Coordination,
     Election, Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth, ZooKeeper,
+    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, ZkAuth, ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
+pub use upstream::{Endpoint, Http, Keys, Protocol, Upstream};
 
 /// Reads the file at `path`, lays `FENCEGATE__…` variables of `env` over it, and checks the result.
 ///

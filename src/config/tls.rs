@@ -46,7 +46,7 @@ pub(super) fn file(node: &Node) -> Read<PathBuf> {
     parsed(FILE, parse)(node)
 }
 
-fn name(text: &str) -> Result<ServerName<'static>, &'static str> {
+pub(super) fn name(text: &str) -> Result<ServerName<'static>, &'static str> {
     ServerName::try_from(text.to_owned()).map_err(
         |_| "no name; allowed: a DNS name or an address, as the certificate's alternative name has it",
     )
