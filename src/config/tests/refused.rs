@@ -104,9 +104,12 @@ fn a_certificate_for_senders_comes_with_its_key() {
     }
     let error =
         with("upstream_cert = \"\"\nupstream_cert_key = 7\nupstream_name = \"a b\"\nupstream_http = \"3\"");
-    for part in
-        ["`upstream_cert`: \"\": no file", "`upstream_cert_key`: ", "`upstream_name`: ", "\"1\", \"2\", \"auto\""]
-    {
+    for part in [
+        "`upstream_cert`: \"\": no file",
+        "`upstream_cert_key`: ",
+        "`upstream_name`: ",
+        "\"1\", \"2\", \"auto\"",
+    ] {
         assert!(error.contains(part), "{part} is not in\n{error}");
     }
     assert_eq!(error.lines().count(), 4, "{error}");
