@@ -200,6 +200,7 @@ pub async fn agent(
         AgentCoordination::Gateway(elections) => {
             let key = config.agent.gateway_key.as_ref();
             let sessions = GatewaySessions::new(elections, key, instance)?;
+            let bound = bound.showing(sessions.tls().cloned());
             agent::run(config, sessions, bound, stop).await
         }
     }
@@ -265,7 +266,8 @@ pub async fn run<B: Backend>(
         Arc::clone(&telemetry),
         async move { drop(admin_closes.await) },
     ));
-    let reloading = tokio::spawn(reload_on_hangup(bound.tls.clone(), Arc::clone(&telemetry)));
+    let reloading =
+        tokio::spawn(reload_on_hangup(bound.tls.clone(), gateway.senders.clone(), Arc::clone(&telemetry)));
     let upkeep = tokio::spawn(admin::upkeep(Arc::clone(&telemetry)));
     let pace = Pace {
         max_staleness: config.freshness.max_staleness,

@@ -21,6 +21,7 @@ mod section;
 mod template;
 mod tls;
 mod tree;
+mod upstream;
 mod value;
 
 #[cfg(test)]
@@ -37,7 +38,7 @@ use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
     Auth, Barrier, Config, Coordination, Election, Freshness, Handover, JsonValue, Layout, Level, Limits,
-    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Upstream, ZkAuth,
+    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, ZkAuth,
     ZooKeeper,
 };
 pub use pointer::Pointer;
@@ -45,6 +46,7 @@ pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
 pub use tls::{Tls, TlsListener};
+pub use upstream::{Endpoint, Http, Keys, Protocol, Upstream};
 
 /// Reads the file at `path`, lays `FENCEGATE__…` variables of `env` over it, and checks the result.
 ///

@@ -41,9 +41,10 @@ fn the_shipped_agent_files_examples_parse() {
     let (_, routes) = rest.split_once("\n# Routes").unwrap();
     let config = agent(&format!("{before}backend = \"gateway\" #{gateways}\n#{routes}"), &env);
     let AgentCoordination::Gateway(elections) = &config.coordination else { panic!("{config:?}") };
-    assert_eq!((elections.elections.port, elections.elections.tls), (9091, true));
-    assert_eq!(elections.ca, Some("gateway-ca.pem".into()));
-    assert_eq!(elections.identity, Some(("agent.pem".into(), "agent.key".into())));
+    assert_eq!(elections.elections.endpoint, Endpoint::Tcp("127.0.0.1".to_owned(), 9091));
+    assert!(elections.elections.tls);
+    assert_eq!(elections.protocol.ca, Some("gateway-ca.pem".into()));
+    assert_eq!(elections.protocol.identity, Some(("agent.pem".into(), "agent.key".into())));
     let without = format!("{before}backend = \"gateway\"\nelections = \"http://g:1\"\n#{routes}");
     let AgentCoordination::Gateway(plain) = agent(&without, &env).coordination else { panic!() };
     assert_eq!(elections.session_timeout, plain.session_timeout, "what it says of it is the default");
@@ -128,7 +129,7 @@ fn an_agent_takes_part_in_elections_that_its_gateway_keeps() {
     let config = agent(&gateways("elections = \"https://x\"\n"), &env);
     let AgentCoordination::Gateway(elections) = config.coordination else { panic!() };
     assert_eq!(elections.elections.authority, "gateway:9091");
-    assert_eq!((elections.session_timeout, elections.identity), (Duration::from_secs(300), None));
+    assert_eq!((elections.session_timeout, elections.protocol.identity), (Duration::from_secs(300), None));
 }
 
 #[test]
@@ -178,10 +179,11 @@ fn what_an_agent_cannot_do_is_refused_by_name() {
         (gateways("[election]\nroot = \"/x\"\n"), "without [election]"),
         (
             gateways("elections = \"https://g:1\"\nelections_cert = \"a.pem\"\n"),
-            "allowed: with elections_key",
+            "`elections_cert_key` is missing",
         ),
         (gateways("elections = \"http://g:1\"\nelections_ca = \"a.pem\"\n"), "the elections are not https"),
         (gateways("elections = \"http://g:1/v1\"\n"), "has a path"),
+        (gateways("elections = \"unix:/run/g.sock\"\n"), "a socket; allowed: http://host:port"),
         (gateways("elections = \"http://g:1\"\nsession_timeout = \"1s\"\n"), "session_timeout"),
         (gateways("elections = \"http://g:1\"\nstate = \"x\"\n"), "unknown key"),
         (format!("{LEAST}[handover]\nscope = \"replica\"\n"), "unknown key"),
