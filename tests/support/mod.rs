@@ -3,7 +3,7 @@
 //! [`Ensemble`] (ZooKeeper servers), [`Sender`] (an upstream that records), [`Relay`] (a line that fails on demand),
 //! [`Authority`] (certificates), [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary),
 //! [`Browser`] (which shows its page), [`Stage`] (all of them, shared by a file's tests), [`http1`] (raw bytes to any of
-//! them), [`wait`] (conditions instead of sleeps). Every part stops and removes its files when it is dropped. Everything
+//! them), [`http2`] (frames), [`wait`] (conditions instead of sleeps). Every part stops and removes its files when it is dropped. Everything
 //! blocks, and may be called from async tests of the multi-thread flavour. It never skips: what is missing makes the test
 //! fail and says what to install.
 
@@ -27,6 +27,7 @@ pub mod certificates;
 pub mod expect;
 pub mod gateway;
 pub mod http1;
+pub mod http2;
 pub mod instance;
 pub mod metrics;
 pub mod place;
