@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::body::RequestBody;
 use super::link::Room;
+use super::says::End;
 use crate::clock::Moment;
 
 /// Why there is no answer.
@@ -195,8 +196,11 @@ impl Call {
     }
 
     /// Ends it: in order if both messages are through, else by a reset; and waits until that is written.
-    pub(super) async fn end(mut self, whole: bool, now: Moment, idle: Duration) {
-        if !whole || !self.sent {
+    pub(super) async fn end(mut self, end: End, now: Moment, idle: Duration) {
+        if end == End::Late {
+            self.room.retire();
+        }
+        if end.is_broken() || !self.sent {
             self.sending.send_reset(Reason::CANCEL);
             self.room.settle().await;
         } else if self.room.is_blocked() {

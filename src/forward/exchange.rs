@@ -354,12 +354,12 @@ impl<A: Authority> Exchange<A> {
         let mut connection = match self.line.take() {
             Some(Line::Connection(connection)) => connection,
             Some(Line::Stream(call)) => {
-                return Box::pin(call.end(end != End::Broken, self.pool.now(), self.bounds.idle)).await;
+                return Box::pin(call.end(end, self.pool.now(), self.bounds.idle)).await;
             }
             Some(Line::Room(_)) | None => return,
         };
         // An answer may come before all of its request is written; what is left must not hold up the next one.
-        let through = end != End::Broken
+        let through = !end.is_broken()
             && self.progress.as_ref().is_none_or(Progress::is_sent)
             && connection.is_through().await;
         match end {
@@ -368,7 +368,7 @@ impl<A: Authority> Exchange<A> {
                 self.pool.put(&self.target, connection, self.bounds.idle);
             }
             End::Whole if through => Box::pin(connection.close()).await,
-            End::Reusable | End::Whole | End::Broken => Box::pin(connection.cut()).await,
+            End::Reusable | End::Whole | End::Broken | End::Late => Box::pin(connection.cut()).await,
         }
     }
 
@@ -392,7 +392,7 @@ impl<A: Authority> Exchange<A> {
                 Err(stopped) => break Some(maybe_sent(stopped).code),
             }
         };
-        self.finish(if failure.is_none() { end } else { End::Broken }).await;
+        self.finish(failure.map_or(end, failed)).await;
         // The permit goes before anybody is told; a slow caller does not hold it.
         drop(self);
         ended(failure);
@@ -400,6 +400,11 @@ impl<A: Authority> Exchange<A> {
             let _ = caller.send(None).await;
         }
     }
+}
+
+/// How an exchange ended that failed.
+fn failed(code: Code) -> End {
+    if code == Code::UpstreamTimeout { End::Late } else { End::Broken }
 }
 
 /// Waits for `work`, as long as the authority lasts.
@@ -440,7 +445,7 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
             }
             Ok((answer, end, Some(rest))) => Ok(pass_on(exchange, answer, end, rest, ended)),
             Err(failure) => {
-                exchange.finish(End::Broken).await;
+                exchange.finish(failed(failure.code)).await;
                 drop(exchange);
                 ended(Some(failure.code));
                 Err(failure)

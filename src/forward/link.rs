@@ -224,6 +224,11 @@ impl Room {
         self.link.watch.blocked.load(SeqCst)
     }
 
+    /// The connection gets no new streams; those that it has go on.
+    pub(super) fn retire(&self) {
+        self.link.watch.closing.store(true, SeqCst);
+    }
+
     /// Its stream has ended. Without another one the connection stays for at most `most`.
     pub(super) fn leave(self, now: Moment, most: Duration) {
         self.link.pace().idle = Some((now, most));

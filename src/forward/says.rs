@@ -15,6 +15,15 @@ pub(super) enum End {
     Whole,
     /// Not answered whole.
     Broken,
+    /// Not answered whole in its time: whatever the connection says may be out of step.
+    Late,
+}
+
+impl End {
+    /// Whether there is no whole answer.
+    pub(super) fn is_broken(self) -> bool {
+        matches!(self, Self::Broken | Self::Late)
+    }
 }
 
 /// What an answer's head says, found in one pass.
