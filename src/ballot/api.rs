@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -22,6 +23,9 @@ use crate::web::problem::Problem;
 
 /// An instance id is at most this long: what a token can present.
 const LONGEST_INSTANCE: usize = 256;
+
+/// How many accounts are looked at with one request.
+const MOST_LOOKED_AT: usize = 1000;
 
 const LISTS_NOTHING: &str = "a JSON object such as {\"instance_id\":\"host-a\",\"ttl\":\"15s\"}";
 
@@ -102,9 +106,32 @@ pub(super) async fn resign(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// `GET /v1/elections`
-pub(super) async fn names(State(room): State<Arc<Room>>, headers: HeaderMap) -> Result<Json<Value>, Problem> {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Selection {
+    /// Names with commas between them.
+    accounts: Option<String>,
+}
+
+/// `GET /v1/elections`: the names of all accounts, or with `?accounts=a,b` these as they stand, in this order.
+pub(super) async fn list(
+    State(room): State<Arc<Room>>,
+    selection: Result<Query<Selection>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, Problem> {
     guard(&room, &headers)?;
+    let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
+    let Query(Selection { accounts }) =
+        selection.map_err(|why| bad(format!("only ?accounts=a,b is asked here: {why}")))?;
+    if let Some(accounts) = accounts {
+        let accounts = accounts.split(',').map(named).collect::<Result<Vec<_>, _>>()?;
+        if accounts.len() > MOST_LOOKED_AT {
+            return Err(bad(format!("at most {MOST_LOOKED_AT} accounts are looked at with one request")));
+        }
+        let secret = secret(&headers).ok();
+        let elections: Vec<_> = accounts.iter().map(|account| shown(&room, account, secret)).collect();
+        return Ok(Json(json!({ "elections": elections })));
+    }
     let mut names = room.embedded.names();
     names.sort_unstable();
     let names: Vec<&str> = names.iter().map(AccountName::as_str).collect();

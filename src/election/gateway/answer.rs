@@ -45,6 +45,12 @@ pub(super) struct Names {
     pub(super) accounts: Vec<String>,
 }
 
+/// Accounts, each at one moment.
+#[derive(Deserialize)]
+pub(super) struct Elections {
+    pub(super) elections: Vec<Election>,
+}
+
 /// One account at one moment.
 #[derive(Debug, Deserialize)]
 pub(super) struct Election {
@@ -109,7 +115,7 @@ pub(super) fn json<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Ba
     serde_json::from_slice(body).map_err(|why| strange(what, &why.to_string()))
 }
 
-fn strange(what: &str, why: &str) -> BackendError {
+pub(super) fn strange(what: &str, why: &str) -> BackendError {
     let why = format!(
         "an answer that no gateway's elections give ({why}); [coordination] elections must lead to [listen] elections"
     );
@@ -120,8 +126,6 @@ const ELSEWHERE: &str = "; [coordination] elections must lead to the gateway's [
 
 /// What a refusal says, and what to do.
 pub(super) fn refused(what: &str, status: StatusCode, body: &[u8]) -> BackendError {
-    let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let detail = problem.get("detail").and_then(serde_json::Value::as_str).unwrap_or_default();
     let todo = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             "; what the gateway's [auth] keys say is shown to it as [agent] gateway_key"
@@ -131,10 +135,15 @@ pub(super) fn refused(what: &str, status: StatusCode, body: &[u8]) -> BackendErr
         _ if !status.is_client_error() && !status.is_server_error() => ELSEWHERE,
         _ => "",
     };
-    // Text from outside: one line of a log at most.
-    let detail: String = detail.chars().take(300).collect();
-    let why = format!("{} {}{todo}", status.as_u16(), detail.escape_debug());
+    let why = format!("{} {}{todo}", status.as_u16(), detail(body));
     BackendError::Refused { what: what.to_owned(), why }
+}
+
+/// What a refusal says: text from outside, one line of a log at most.
+pub(super) fn detail(body: &[u8]) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let detail = problem.get("detail").and_then(serde_json::Value::as_str).unwrap_or_default();
+    detail.chars().take(300).collect::<String>().escape_debug().to_string()
 }
 
 #[cfg(test)]

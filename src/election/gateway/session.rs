@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method, StatusCode};
 use tokio::sync::{Semaphore, watch};
 use tracing::warn;
 
-use super::answer::{Begun, Election, Names, json, refused};
+use super::answer::{Begun, Election, Elections, Names, detail, json, refused, strange};
 use super::client::{Ask, Client};
 use super::stream::{Stream, Told};
 use super::within;
@@ -162,13 +161,7 @@ impl Session for GatewaySession {
 
     fn look(&mut self, names: &[AccountName]) -> Pending<Vec<Result<Sight, BackendError>>> {
         let (desk, names) = (Arc::clone(&self.desk), names.to_vec());
-        self.does(async move {
-            let looks = names.into_iter().map(|name| {
-                let desk = Arc::clone(&desk);
-                async move { desk.look(&name).await }
-            });
-            Ok(futures_util::stream::iter(looks).buffered(MOST_CALLS).collect().await)
-        })
+        self.does(async move { desk.look(&names).await })
     }
 
     fn register(&mut self, name: &AccountName) -> Pending<()> {
@@ -249,9 +242,10 @@ impl Desk {
         Ask { method, path, secret: Some(self.secret.clone()), body: Bytes::new() }
     }
 
-    /// As it is named to operators.
+    /// As it is named to operators, without the names of many accounts.
     fn what(&self, ask: &Ask) -> String {
-        format!("{} {}{}", ask.method, self.client.place().url(), ask.path)
+        let path = ask.path.split('?').next().unwrap_or_default();
+        format!("{} {}{path}", ask.method, self.client.place().url())
     }
 
     /// Asks on one of few places, and takes only one status for an answer.
@@ -264,12 +258,13 @@ impl Desk {
         if status == good {
             return Ok(body);
         }
-        let refused = refused(&self.what(ask), status, &body);
         // Everything but a look is answered so where there is no such session; it never comes back.
         if status == StatusCode::NOT_FOUND {
-            self.is_over(&refused.to_string());
+            let why = format!("{}: 404 {}", self.what(ask), detail(&body));
+            self.is_over(&why);
+            return Err(BackendError::Lost(why));
         }
-        Err(refused)
+        Err(refused(&self.what(ask), status, &body))
     }
 
     fn is_over(&self, why: &str) {
@@ -309,10 +304,25 @@ impl Desk {
         self.call(&self.calls, &ask, good).await.map(drop)
     }
 
-    async fn look(&self, name: &AccountName) -> Result<Sight, BackendError> {
-        let ask = self.ask(Method::GET, format!("/v1/elections/{name}"));
+    async fn look(&self, names: &[AccountName]) -> Result<Vec<Result<Sight, BackendError>>, BackendError> {
+        // A plus is the one character of a name that a query would read otherwise.
+        let asked = names.iter().map(|name| name.as_str().replace('+', "%2B")).collect::<Vec<_>>().join(",");
+        let ask = self.ask(Method::GET, format!("/v1/elections?accounts={asked}"));
         let body = self.call(&self.calls, &ask, StatusCode::OK).await?;
-        let election: Election = json(&self.what(&ask), &body)?;
+        let what = self.what(&ask);
+        let Elections { elections } = json(&what, &body)?;
+        if !elections
+            .iter()
+            .map(|election| election.account.as_str())
+            .eq(names.iter().map(AccountName::as_str))
+        {
+            return Err(strange(&what, "other accounts than those that were asked for"));
+        }
+        names.iter().zip(&elections).map(|(name, election)| Ok(Ok(self.see(name, election)?))).collect()
+    }
+
+    /// What a look shows.
+    fn see(&self, name: &AccountName, election: &Election) -> Result<Sight, BackendError> {
         let Some(own) = election.own else {
             self.is_over("the gateway does not know the session any more");
             return Err(BackendError::Lost("the session is over".to_owned()));
