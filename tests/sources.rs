@@ -42,6 +42,8 @@ fn routes(setup: Setup, url: &str) -> Setup {
         "mode = \"deny\"\njson = { \"/path\" = \"/msg/recall\" }",
     );
     let setup = add(setup, "/one-url", "\"static:wxid_0\"", "mode = \"pass\"");
+    let setup = add(setup, "/all", "\"query:wxid\"", "methods = [\"GET\"]");
+    let setup = add(setup, "/all", "\"query:wxid\"", "mode = \"pass\"");
     let setup = add(setup, "/methods", "\"query:wxid\"", "methods = [\"GET\"]");
     let setup = add(setup, "/methods", "\"json:/wxid\"", "methods = [\"POST\", \"PUT\"]");
     let setup = add(setup, "/guard/send/{wxid}", "\"path:wxid\"", "");
@@ -380,6 +382,13 @@ fn a_route_is_chosen_by_method_query_and_body() {
     assert_admitted(&send(&holder, &format!("/type?type=2&wxid={name}"), "", "x"));
     assert_admitted(&holder.call("GET", &format!("/methods?wxid={name}"), &Headers::none(), ""));
     assert_admitted(&send(&holder, "/methods", JSON, format!("{{\"wxid\":\"{name}\"}}")));
+    let all = format!("/all?wxid={name}");
+    for (method, verdict) in
+        [("GET", "admitted"), ("HEAD", "admitted"), ("get", "admitted"), ("PUT", "passed")]
+    {
+        let answer = holder.call(method, &all, &Headers::none(), "");
+        assert_eq!(answer.header("x-fencing-verdict"), Some(verdict), "{method}");
+    }
     let answer = holder.call("DELETE", "/methods", &Headers::none(), "");
     assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, POST, PUT")));
     let one = |body: &str| send(&holder, "/one-url", JSON, body);

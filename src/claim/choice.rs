@@ -121,8 +121,11 @@ impl<'a> Candidates<'a> {
     }
 }
 
+/// Whether a route takes a method, also in another case. Many servers answer a HEAD by doing what a GET does.
 fn takes(route: &Route, method: &str) -> bool {
-    route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(|allowed| allowed == method))
+    let head = method.eq_ignore_ascii_case("HEAD");
+    let takes = |allowed: &String| allowed.eq_ignore_ascii_case(method) || (head && allowed == "GET");
+    route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(takes))
 }
 
 /// Whether a query has what a route asks for, under every reading.
