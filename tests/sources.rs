@@ -47,6 +47,7 @@ fn routes(setup: Setup, url: &str) -> Setup {
     let setup = add(setup, "/methods", "\"query:wxid\"", "methods = [\"GET\"]");
     let setup = add(setup, "/methods", "\"json:/wxid\"", "methods = [\"POST\", \"PUT\"]");
     let setup = add(setup, "/guard/send/{wxid}", "\"path:wxid\"", "");
+    let setup = add(setup, "/guard/put/{wxid}", "\"path:wxid\"", "methods = [\"PUT\"]");
     let setup = add(setup, "/Guard/send/{wxid}/", "\"path:wxid\"", "");
     let setup = add(setup, "/guard/{*rest}", "\"static:wxid_0\"", "mode = \"pass\"");
     let setup = add(setup, "/ret", "\"json:/appId\"", FORM);
@@ -322,6 +323,9 @@ fn a_method_beside_the_requests_own_is_refused_where_routes_ask_for_methods() {
     }
     let answer = holder.call("GET", &format!("{target}&_method=POST"), &Headers::none(), "");
     assert_refused(&holder, "_method", &answer, 400, "malformed_request");
+    let put = Headers::none().with("X-HTTP-Method-Override", "PUT");
+    let answer = holder.call("POST", &format!("/guard/Put/{}", holder.account), &put, "");
+    assert_refused(&holder, "another spelling", &answer, 400, "malformed_path");
     let same = Headers::none().with("X-HTTP-Method-Override", "get");
     assert_admitted(&holder.call("GET", &target, &same, ""));
     let other = holder.stage.holder();

@@ -55,7 +55,8 @@ pub fn candidates<'a>(
     let mut alike: Vec<&Template> = Vec::new();
     for (index, route) in routes.enumerate() {
         let Some(captures) = route.path.matches(head.path) else {
-            if takes(route, method) && route.path.is_alike(head.path) && has_query(route, head)? {
+            let could = takes(route, method) || head.other_method;
+            if could && route.path.is_alike(head.path) && has_query(route, head)? {
                 alike.push(&route.path);
             }
             continue;
