@@ -42,9 +42,12 @@ fn routes(setup: Setup, url: &str) -> Setup {
         "mode = \"deny\"\njson = { \"/path\" = \"/msg/recall\" }",
     );
     let setup = add(setup, "/one-url", "\"static:wxid_0\"", "mode = \"pass\"");
+    let setup = add(setup, "/all", "\"query:wxid\"", "methods = [\"GET\"]");
+    let setup = add(setup, "/all", "\"query:wxid\"", "mode = \"pass\"");
     let setup = add(setup, "/methods", "\"query:wxid\"", "methods = [\"GET\"]");
     let setup = add(setup, "/methods", "\"json:/wxid\"", "methods = [\"POST\", \"PUT\"]");
     let setup = add(setup, "/guard/send/{wxid}", "\"path:wxid\"", "");
+    let setup = add(setup, "/guard/put/{wxid}", "\"path:wxid\"", "methods = [\"PUT\"]");
     let setup = add(setup, "/Guard/send/{wxid}/", "\"path:wxid\"", "");
     let setup = add(setup, "/guard/{*rest}", "\"static:wxid_0\"", "mode = \"pass\"");
     let setup = add(setup, "/ret", "\"json:/appId\"", FORM);
@@ -320,6 +323,9 @@ fn a_method_beside_the_requests_own_is_refused_where_routes_ask_for_methods() {
     }
     let answer = holder.call("GET", &format!("{target}&_method=POST"), &Headers::none(), "");
     assert_refused(&holder, "_method", &answer, 400, "malformed_request");
+    let put = Headers::none().with("X-HTTP-Method-Override", "PUT");
+    let answer = holder.call("POST", &format!("/guard/Put/{}", holder.account), &put, "");
+    assert_refused(&holder, "another spelling", &answer, 400, "malformed_path");
     let same = Headers::none().with("X-HTTP-Method-Override", "get");
     assert_admitted(&holder.call("GET", &target, &same, ""));
     let other = holder.stage.holder();
@@ -380,6 +386,13 @@ fn a_route_is_chosen_by_method_query_and_body() {
     assert_admitted(&send(&holder, &format!("/type?type=2&wxid={name}"), "", "x"));
     assert_admitted(&holder.call("GET", &format!("/methods?wxid={name}"), &Headers::none(), ""));
     assert_admitted(&send(&holder, "/methods", JSON, format!("{{\"wxid\":\"{name}\"}}")));
+    let all = format!("/all?wxid={name}");
+    for (method, verdict) in
+        [("GET", "admitted"), ("HEAD", "admitted"), ("get", "admitted"), ("PUT", "passed")]
+    {
+        let answer = holder.call(method, &all, &Headers::none(), "");
+        assert_eq!(answer.header("x-fencing-verdict"), Some(verdict), "{method}");
+    }
     let answer = holder.call("DELETE", "/methods", &Headers::none(), "");
     assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, POST, PUT")));
     let one = |body: &str| send(&holder, "/one-url", JSON, body);

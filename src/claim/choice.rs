@@ -55,7 +55,8 @@ pub fn candidates<'a>(
     let mut alike: Vec<&Template> = Vec::new();
     for (index, route) in routes.enumerate() {
         let Some(captures) = route.path.matches(head.path) else {
-            if takes(route, method) && route.path.is_alike(head.path) && has_query(route, head)? {
+            let could = takes(route, method) || head.other_method;
+            if could && route.path.is_alike(head.path) && has_query(route, head)? {
                 alike.push(&route.path);
             }
             continue;
@@ -121,8 +122,11 @@ impl<'a> Candidates<'a> {
     }
 }
 
+/// Whether a route takes a method, also in another case. Many servers answer a HEAD by doing what a GET does.
 fn takes(route: &Route, method: &str) -> bool {
-    route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(|allowed| allowed == method))
+    let head = method.eq_ignore_ascii_case("HEAD");
+    let takes = |allowed: &String| allowed.eq_ignore_ascii_case(method) || (head && allowed == "GET");
+    route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(takes))
 }
 
 /// Whether a query has what a route asks for, under every reading.
