@@ -3,7 +3,7 @@
 #
 #   tests/interleave.sh [ORDERS [SEED]]      a hundred thousand of each scenario, drawn from the clock unless told otherwise
 #
-# A failure prints the schedule or the seed that replays it (CONTRIBUTING.md).
+# A failure prints the schedule that replays it (CONTRIBUTING.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,8 +1,8 @@
 //! Orders of steps of the planes' threads, explored: requests on workers against the follower that changes what they are
 //! judged by. No order may break an invariant, and nobody may wait for a signal that was given before it listened.
 //!
-//! `INTERLEAVINGS` says how many orders of each scenario are tried, `INTERLEAVINGS_SEED` which. What fails is printed with
-//! its seed or schedule: `SHUTTLE_RANDOM_SEED` replays it.
+//! `INTERLEAVINGS` says how many orders of each scenario are tried, `INTERLEAVINGS_SEED` which. What fails is printed with its
+//! schedule, and `INTERLEAVINGS_SCHEDULE` replays that.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 

@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fencegate::clock::Clock;
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use tokio::runtime::{Builder, Runtime};
 
@@ -41,8 +41,12 @@ pub fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a whole number")))
 }
 
-/// Explores a scenario, half of the times with each scheduler: one goes on with anybody, the other seldom changes.
+/// Explores a scenario, half of the times with each scheduler: one goes on with anybody, the other seldom changes. Or replays
+/// the schedule that a failure printed.
 pub fn explore(times: usize, scenario: fn()) {
+    if let Ok(schedule) = std::env::var("INTERLEAVINGS_SCHEDULE") {
+        return run(ReplayScheduler::new_from_encoded(&schedule), FailurePersistence::None, scenario);
+    }
     let times = number("INTERLEAVINGS").map_or(times, |times| usize::try_from(times).unwrap());
     let seed = number("INTERLEAVINGS_SEED").unwrap_or(1);
     run(RandomScheduler::new_from_seed(seed, times.div_ceil(2)), FailurePersistence::Print, scenario);
