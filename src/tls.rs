@@ -1,7 +1,10 @@
-//! TLS on our listeners: certificates, who may come with which, and the handshake.
+//! TLS on our listeners: certificates, who may come with which, and the handshake. [`sender`] is the same on the way to
+//! senders.
 //!
 //! What is read of files is exchanged as a whole, or not at all; connections that are open keep what they began with.
 //! It never asks for client certificates that nobody named.
+
+pub mod sender;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,6 +24,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+pub use self::sender::SenderTls;
 use crate::config::{self, TlsListener};
 
 /// Why there is no TLS.
@@ -63,23 +67,29 @@ impl Tls {
         Ok(Arc::new(Self { config: config.clone(), acceptors: acceptors.collect() }))
     }
 
-    /// Reads all files again. New connections begin with what they say, open ones go on as they are.
-    ///
-    /// # Errors
-    /// What is wrong with which file; then nothing has changed.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        let read = read(&self.config)?;
-        for ((_, acceptor), (_, server)) in self.acceptors.iter().zip(read) {
-            *acceptor.current.write().unwrap_or_else(PoisonError::into_inner) = server;
-        }
-        Ok(())
-    }
-
     /// What a listener accepts with; `None`: it speaks without TLS.
     #[must_use]
     pub fn acceptor(&self, listener: TlsListener) -> Option<Acceptor> {
         self.acceptors.iter().find(|(one, _)| *one == listener).map(|(_, acceptor)| acceptor.clone())
     }
+}
+
+/// Reads all files again, of listeners and of senders. New connections begin with what they say, open ones go on as they are.
+///
+/// # Errors
+/// What is wrong with which file; then nothing has changed.
+pub fn reload(listeners: Option<&Tls>, senders: &[Arc<SenderTls>]) -> Result<(), TlsError> {
+    let ours = listeners.map(|tls| read(&tls.config)).transpose()?;
+    let theirs = senders.iter().map(|sender| sender.read()).collect::<Result<Vec<_>, _>>()?;
+    if let (Some(tls), Some(read)) = (listeners, ours) {
+        for ((_, acceptor), (_, server)) in tls.acceptors.iter().zip(read) {
+            *acceptor.current.write().unwrap_or_else(PoisonError::into_inner) = server;
+        }
+    }
+    for (sender, read) in senders.iter().zip(theirs) {
+        sender.put(read);
+    }
+    Ok(())
 }
 
 /// How one listener accepts.
@@ -123,37 +133,6 @@ pub fn own_client(config: &config::Tls) -> Result<TlsConnector, TlsError> {
         None => builder.with_no_client_auth(),
     };
     Ok(TlsConnector::from(Arc::new(client)))
-}
-
-/// For senders: a client that trusts the authorities of a file, or the system's.
-///
-/// # Errors
-/// There are none, or what is wrong with the file.
-pub fn sender_client(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut roots = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            for certificate in certificates("upstream_ca", path)? {
-                roots.add(certificate).map_err(|why| bad_file("upstream_ca", path, why))?;
-            }
-        }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                let why =
-                    found.errors.first().map_or("install ca-certificates".to_owned(), ToString::to_string);
-                return Err(TlsError::Nobody(why));
-            }
-        }
-    }
-    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|why| TlsError::Nobody(why.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    client.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(client))
 }
 
 /// What each listener accepts with, in the order of the configuration.

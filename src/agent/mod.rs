@@ -35,7 +35,7 @@ use crate::forward::memory::Memory;
 use crate::forward::pool::Pool;
 use crate::forward::target::Target;
 use crate::telemetry::{Listener, Telemetry};
-use crate::tls::{Tls, TlsError};
+use crate::tls::{SenderTls, Tls, TlsError};
 use crate::web::pages::Room;
 use crate::web::reload::reload_on_hangup;
 use crate::web::server::{self, Bounds};
@@ -68,6 +68,8 @@ pub enum AgentError {
 #[derive(Debug)]
 pub struct Bound {
     tls: Option<Arc<Tls>>,
+    /// What is shown elsewhere than at the gateway.
+    shown: Option<Arc<SenderTls>>,
     bots: StdListener,
     admin: StdListener,
 }
@@ -85,9 +87,16 @@ impl Bound {
         };
         Ok(Self {
             tls: config.agent.tls.as_ref().map(Tls::load).transpose()?,
+            shown: None,
             admin: bind(config.agent.admin, "admin")?,
             bots: bind(config.agent.listen, "listen")?,
         })
+    }
+
+    /// The same, and these certificates are read again on SIGHUP as well.
+    #[must_use]
+    pub fn showing(self, shown: Option<Arc<SenderTls>>) -> Self {
+        Self { shown, ..self }
     }
 }
 
@@ -120,7 +129,9 @@ impl Agent {
             routes: routes.clone(),
             limits: limits.clone(),
             pool: Arc::new(Pool::new(clock)),
-            target: Arc::new(Target::of(0, &agent.gateway, agent.gateway_ca.as_deref())?),
+            target: Arc::new(Target::of(0, &agent.gateway, agent.protocol.http, || {
+                SenderTls::load(&agent.protocol)
+            })?),
             key,
             memory: Memory::new(limits.max_buffered.div_ceil(4)),
             rooms: Rooms::new(limits, routes),
@@ -181,7 +192,8 @@ pub async fn run<S: Sessions + Clone>(
         .await;
     });
     let sweeping = tokio::spawn(sweep(Arc::clone(&agent.pool)));
-    let reloading = tokio::spawn(reload_on_hangup(bound.tls.clone(), Arc::clone(&agent.telemetry)));
+    let shown = agent.target.tls.iter().map(|(tls, _)| Arc::clone(tls)).chain(bound.shown).collect();
+    let reloading = tokio::spawn(reload_on_hangup(bound.tls.clone(), shown, Arc::clone(&agent.telemetry)));
     let instance = &config.agent.instance_id;
     info!("serving bots on {bots_at}, operators on {admin_at}, as instance {}", instance.escape_debug());
 

@@ -14,6 +14,7 @@ use super::rewrite::Rewrite;
 pub use super::secret::Secret;
 use super::template::Template;
 use super::tls::Tls;
+use super::upstream::{Protocol, Upstream};
 use crate::key::Key;
 
 /// A whole configuration.
@@ -192,8 +193,8 @@ pub struct Route {
     pub refusal: Option<Form>,
     /// Where the sender listens. At least one; an account goes to one of them.
     pub upstreams: Vec<Upstream>,
-    /// Whose certificates senders must show, PEM; `None`: those that the system trusts.
-    pub upstream_ca: Option<PathBuf>,
+    /// How it is spoken to.
+    pub protocol: Protocol,
     /// What is done with a request.
     pub mode: Mode,
     /// The methods it takes, in upper case; `None`: all.
@@ -218,19 +219,6 @@ pub struct Route {
     pub drain_timeout: Duration,
     /// How many requests may be under way; at most the global limit.
     pub max_in_flight: Option<usize>,
-}
-
-/// Where a sender listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
-    /// As Host has it: brackets around IPv6, the port unless it is the scheme's own.
-    pub authority: String,
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// Its port, never 0.
-    pub port: u16,
-    /// Whether it is spoken to over TLS.
-    pub tls: bool,
 }
 
 /// Where in a request the account is.

@@ -83,7 +83,7 @@ pub(super) fn read(
     let client_ca = section.optional("client_ca", file);
     let mut own_names = Vec::new();
     for (_, _, names) in all {
-        let read = list("a list such as [\"bot-1.internal\"]", parsed("strings", client_name));
+        let read = list("a list such as [\"bot-1.internal\"]", parsed("strings", certified));
         own_names.push(section.optional(names, read));
     }
     let choices: Vec<_> = all.iter().map(|(word, listener, _)| (*word, *listener)).collect();
@@ -127,7 +127,8 @@ pub(super) fn file(node: &Node) -> Read<PathBuf> {
     parsed(FILE, parse)(node)
 }
 
-fn client_name(text: &str) -> Result<ServerName<'static>, &'static str> {
+/// A name that a certificate is for.
+pub(super) fn certified(text: &str) -> Result<ServerName<'static>, &'static str> {
     ServerName::try_from(text.to_owned()).map_err(
         |_| "no name; allowed: a DNS name or an address, as the certificate's alternative name has it",
     )

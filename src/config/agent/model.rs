@@ -3,11 +3,11 @@
 //! Nothing here is optional for lack of a default, and nothing is out of bounds. It holds no way back to the file.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::model::{Layout, Log, Route, Secret, Upstream, ZooKeeper};
+use super::super::model::{Layout, Log, Route, Secret, ZooKeeper};
 use super::super::tls::Tls;
+use super::super::upstream::{Protocol, Upstream};
 use crate::fence::name::AccountName;
 
 /// A whole configuration of an agent.
@@ -15,10 +15,8 @@ use crate::fence::name::AccountName;
 pub struct AgentConfig {
     /// `[agent]`
     pub agent: Agent,
-    /// `[zookeeper]`
-    pub zookeeper: ZooKeeper,
-    /// `[election]`
-    pub election: AgentElection,
+    /// `[coordination]`, and `[zookeeper]` and `[election]` where it is ZooKeeper.
+    pub coordination: AgentCoordination,
     /// `[[route]]`, in order: the first match wins. At least one; each leads to the gateway.
     pub routes: Vec<Route>,
     /// `[limits]`
@@ -42,8 +40,8 @@ pub struct Agent {
     pub tls: Option<Tls>,
     /// Where the gateway listens.
     pub gateway: Upstream,
-    /// Whose certificate an https gateway must show, PEM; `None`: those that the system trusts.
-    pub gateway_ca: Option<PathBuf>,
+    /// How it is spoken to.
+    pub protocol: Protocol,
     /// For the gateway's whole answer.
     pub gateway_timeout: Duration,
     /// What it presents to a gateway that wants keys.
@@ -59,6 +57,31 @@ pub enum AgentAccounts {
     All,
     /// These; at least one.
     These(Vec<AccountName>),
+}
+
+/// Who holds the elections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentCoordination {
+    /// ZooKeeper.
+    ZooKeeper {
+        /// `[zookeeper]`
+        service: ZooKeeper,
+        /// `[election]`
+        election: AgentElection,
+    },
+    /// A gateway that keeps them itself.
+    Gateway(GatewayElections),
+}
+
+/// The elections' listener of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayElections {
+    /// Where it is.
+    pub elections: Upstream,
+    /// How it is spoken to: HTTP/1.1.
+    pub protocol: Protocol,
+    /// How long a session lives without being renewed: 2 s to 5 min.
+    pub session_timeout: Duration,
 }
 
 /// How the elections are laid out.

@@ -33,8 +33,22 @@ fn the_shipped_agent_file_parses_and_its_commented_defaults_are_the_codes() {
 
 #[test]
 fn the_shipped_agent_files_examples_parse() {
+    let env = [("ZK_DIGEST", "u:p"), ("FENCEGATE_KEY", "secret")];
     let text = SHIPPED.replace("#~ ", "").replace("http://", "https://");
-    let config = agent(&text, &[("ZK_DIGEST", "u:p"), ("FENCEGATE_KEY", "secret")]);
+    // Some of them are for elections that a gateway keeps, and two sections are for ZooKeeper.
+    let (before, rest) = text.split_once("#backend = ").unwrap();
+    let (gateways, rest) = rest.split_once("\n\n[zookeeper]").unwrap();
+    let (_, routes) = rest.split_once("\n# Routes").unwrap();
+    let config = agent(&format!("{before}backend = \"gateway\" #{gateways}\n#{routes}"), &env);
+    let AgentCoordination::Gateway(elections) = &config.coordination else { panic!("{config:?}") };
+    assert_eq!(elections.elections.endpoint, Endpoint::Tcp("127.0.0.1".to_owned(), 9091));
+    assert!(elections.elections.tls);
+    assert_eq!(elections.protocol.ca, Some("gateway-ca.pem".into()));
+    assert_eq!(elections.protocol.identity, Some(("agent.pem".into(), "agent.key".into())));
+    let without = format!("{before}backend = \"gateway\"\nelections = \"http://g:1\"\n#{routes}");
+    let AgentCoordination::Gateway(plain) = agent(&without, &env).coordination else { panic!() };
+    assert_eq!(elections.session_timeout, plain.session_timeout, "what it says of it is the default");
+    let config = agent(&format!("{before}[zookeeper]{rest}"), &env);
     assert_eq!(config.agent.instance_id, "host-a-001");
     assert_eq!(config.agent.gateway_key.as_ref().map(Secret::expose), Some("secret"));
     assert_eq!(config.hooks.on_leader, Some(vec!["./on-leader.sh".to_owned()]));
@@ -71,8 +85,9 @@ fn an_agents_defaults_are_the_contracts() {
     assert_eq!(config.agent.admin.to_string(), "127.0.0.1:7071");
     assert_eq!(config.agent.gateway.authority, "gateway:81");
     assert_eq!(config.agent.accounts, AgentAccounts::All);
-    assert_eq!(config.zookeeper.session_timeout, Duration::from_secs(20));
-    assert_eq!((config.election.root.as_str(), config.routes.len()), ("/wx-accounts", 1));
+    let AgentCoordination::ZooKeeper { service, election } = &config.coordination else { panic!() };
+    assert_eq!(service.session_timeout, Duration::from_secs(20));
+    assert_eq!((election.root.as_str(), config.routes.len()), ("/wx-accounts", 1));
     assert_eq!(config.routes[0].upstreams[0].authority, "gateway:81");
     assert_eq!(config.routes[0].upstream_timeout, config.agent.gateway_timeout);
 }
@@ -97,6 +112,24 @@ fn an_agent_that_others_can_reach_is_refused_until_the_file_says_so() {
         }
         agent(&LEAST.replace("[agent]", &format!("[agent]\n{listener} = \"[::1]:{port}\"")), &[]);
     }
+}
+
+/// A file with a gateway's elections, and these lines in their section.
+fn gateways(lines: &str) -> String {
+    let zookeeper = "[zookeeper]\nconnect = \"127.0.0.1:2181\"\n";
+    LEAST.replace(zookeeper, &format!("[coordination]\nbackend = \"gateway\"\n{lines}"))
+}
+
+#[test]
+fn an_agent_takes_part_in_elections_that_its_gateway_keeps() {
+    let env = [
+        ("FENCEGATE__COORDINATION__ELECTIONS", "http://gateway:9091"),
+        ("FENCEGATE__COORDINATION__SESSION_TIMEOUT", "5m"),
+    ];
+    let config = agent(&gateways("elections = \"https://x\"\n"), &env);
+    let AgentCoordination::Gateway(elections) = config.coordination else { panic!() };
+    assert_eq!(elections.elections.authority, "gateway:9091");
+    assert_eq!((elections.session_timeout, elections.protocol.identity), (Duration::from_secs(300), None));
 }
 
 #[test]
@@ -133,6 +166,26 @@ fn what_an_agent_cannot_do_is_refused_by_name() {
         (format!("{LEAST}mode = \"pass\"\n"), "the gateway's part"),
         (format!("{LEAST}[hooks]\non_leader = []\n"), "a program and its arguments"),
         (format!("{LEAST}[coordination]\nbackend = \"etcd\"\n"), "not built yet"),
+        (
+            format!("{LEAST}[coordination]\nbackend = \"gateway\"\n"),
+            "`zookeeper`: the gateway holds the elections",
+        ),
+        (
+            format!("{LEAST}[coordination]\nbackend = \"gateway\"\n"),
+            "`elections` is missing in [coordination]",
+        ),
+        (format!("{LEAST}[coordination]\nelections = \"http://g:1\"\n"), "with backend = \"gateway\""),
+        (format!("{LEAST}[coordination]\nsession_timeout = \"5s\"\n"), "`session_timeout`: ZooKeeper holds"),
+        (gateways("[election]\nroot = \"/x\"\n"), "without [election]"),
+        (
+            gateways("elections = \"https://g:1\"\nelections_cert = \"a.pem\"\n"),
+            "`elections_cert_key` is missing",
+        ),
+        (gateways("elections = \"http://g:1\"\nelections_ca = \"a.pem\"\n"), "the elections are not https"),
+        (gateways("elections = \"http://g:1/v1\"\n"), "has a path"),
+        (gateways("elections = \"unix:/run/g.sock\"\n"), "a socket; allowed: http://host:port"),
+        (gateways("elections = \"http://g:1\"\nsession_timeout = \"1s\"\n"), "session_timeout"),
+        (gateways("elections = \"http://g:1\"\nstate = \"x\"\n"), "unknown key"),
         (format!("{LEAST}[handover]\nscope = \"replica\"\n"), "unknown key"),
     ] {
         let error = refused(&text);

@@ -187,8 +187,12 @@ fn what_a_file_says_is_in_the_model() {
         [[route]]
         path = "/"
         account = "static:wxid_1"
-        upstream = ["https://[::1]", "https://sender-2:8443"]
+        upstream = ["https://[::1]", "https://sender-2:8443", "unix:/run/sender.sock"]
         upstream_ca = "senders.pem"
+        upstream_cert = "own.pem"
+        upstream_cert_key = "own.key"
+        upstream_name = "sender.internal"
+        upstream_http = "auto"
         drain_timeout = "1ms"
         [[route]]
         path = "/{*all}"
@@ -243,8 +247,12 @@ fn what_a_file_says_is_in_the_model() {
     assert_eq!(first.drain_timeout, Duration::from_secs(2), "the section's");
     assert_eq!(second.drain_timeout, Duration::from_millis(1));
     let authorities: Vec<_> = second.upstreams.iter().map(|upstream| upstream.authority.as_str()).collect();
-    assert_eq!(authorities, ["[::1]", "sender-2:8443"]);
-    assert!(second.upstream_ca.is_some() && second.upstreams.iter().all(|upstream| upstream.tls));
+    assert_eq!(authorities, ["[::1]", "sender-2:8443", "localhost"]);
+    assert_eq!(second.upstreams.iter().filter(|upstream| upstream.tls).count(), 2);
+    let Protocol { ca, identity, name, http, .. } = second.protocol.clone();
+    assert_eq!((ca, identity), (Some("senders.pem".into()), Some(("own.pem".into(), "own.key".into()))));
+    assert_eq!((name, http), (Some("sender.internal".try_into().unwrap()), Http::Agreed));
+    assert_eq!((first.protocol.http, &first.protocol.ca), (Http::One, &None));
     assert_eq!((third.mode, third.account.len()), (Mode::Deny, 0));
     assert_eq!(config.shutdown.drain, Duration::from_secs(3605));
     assert!(!format!("{config:?}").contains("password"));

@@ -81,7 +81,38 @@ fn a_senders_addresses_are_some_and_each_once_and_authorities_are_for_https() {
     assert!(with("[\"http://a\", \"ftp://b\"]").contains("unknown scheme"));
     let many: Vec<_> = (0..65).map(|number| format!("http://a{number}")).collect();
     assert!(with(&format!("{many:?}")).contains("65 are too many; allowed: 64"));
-    assert!(bad(&around("upstream_ca = \"a.pem\""), &[]).contains("no upstream is https"));
+    for key in ["upstream_ca", "upstream_name", "upstream_http"] {
+        let value = if key == "upstream_http" { "auto" } else { "a.b" };
+        let error = bad(&around(&format!("{key} = \"{value}\"")), &[]);
+        assert!(error.contains(&format!("`{key}`: no upstream is https")), "{error}");
+    }
+    assert!(with("\"unix:run/sender.sock\"").contains("unix: and an absolute path"));
+}
+
+#[test]
+fn a_certificate_for_senders_comes_with_its_key() {
+    let with = |lines: &str| {
+        bad(&around(lines).replace("\"http://127.0.0.1:9000\"", "\"https://127.0.0.1:9000\""), &[])
+    };
+    for (key, other) in [("upstream_cert", "upstream_cert_key"), ("upstream_cert_key", "upstream_cert")] {
+        let error = with(&format!("{key} = \"a.pem\""));
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(
+            error.contains(&format!("`{key}`: `{other}` is missing; allowed: both or neither")),
+            "{error}"
+        );
+    }
+    let error =
+        with("upstream_cert = \"\"\nupstream_cert_key = 7\nupstream_name = \"a b\"\nupstream_http = \"3\"");
+    for part in [
+        "`upstream_cert`: \"\": no file",
+        "`upstream_cert_key`: ",
+        "`upstream_name`: ",
+        "\"1\", \"2\", \"auto\"",
+    ] {
+        assert!(error.contains(part), "{part} is not in\n{error}");
+    }
+    assert_eq!(error.lines().count(), 4, "{error}");
 }
 
 #[test]
