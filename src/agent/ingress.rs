@@ -191,7 +191,7 @@ impl From<NoRoute> for Refused {
     fn from(why: NoRoute) -> Self {
         match why {
             NoRoute::None => Code::NoRoute.into(),
-            NoRoute::Query(refusal) => refusal.into(),
+            NoRoute::Ambiguous(refusal) => refusal.into(),
             NoRoute::Methods(methods) => {
                 let detail = format!("the route takes {}", methods.join(", "));
                 head::Refusal::new(Code::MethodNotAllowed, detail).into()

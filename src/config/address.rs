@@ -154,12 +154,13 @@ pub(super) fn key(name: &str) -> Result<String, String> {
 }
 
 /// Headers that the gateway removes or makes itself: the sender would not see the account that was judged.
-const OWN_HEADERS: [&str; 17] = [
+const OWN_HEADERS: [&str; 19] = [
     "connection",
     "content-length",
     "expect",
     "forwarded",
     "host",
+    "http2-settings",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
@@ -172,14 +173,16 @@ const OWN_HEADERS: [&str; 17] = [
     "x-forwarded-for",
     "x-forwarded-host",
     "x-forwarded-proto",
+    "x-request-id",
 ];
 
 fn header(name: &str) -> Result<http::HeaderName, String> {
     let header: http::HeaderName =
         name.parse().map_err(|_| "no header name; allowed: letters, digits and hyphens".to_owned())?;
     let known = header.as_str();
-    let token = known.replace('_', "-").starts_with("x-fencing-") && known != "x-fencing-account";
-    if token || OWN_HEADERS.contains(&known) {
+    let spelt = known.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let token = spelt.starts_with("x-fencing-") && known != "x-fencing-account";
+    if token || OWN_HEADERS.contains(&spelt.as_str()) {
         return Err("the gateway sets or removes this header itself; allowed: other headers".to_owned());
     }
     Ok(header)
@@ -239,6 +242,9 @@ mod tests {
             "header:Host",
             "header:X-Fencing-Seq",
             "header:x_fencing_account",
+            "header:X.Fencing.Seq",
+            "header:X-Request-Id",
+            "header:content_length",
             "static:",
             "static:.",
             "static:..",

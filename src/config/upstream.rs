@@ -68,8 +68,8 @@ pub struct Keys {
     pub cert_key: &'static str,
     /// Of [`Protocol::name`].
     pub name: &'static str,
-    /// Of [`Protocol::http`].
-    pub http: &'static str,
+    /// Of [`Protocol::http`]; `None`: it is HTTP/1.1.
+    pub http: Option<&'static str>,
     /// Who is not https where TLS has nothing to say.
     whom: &'static str,
 }
@@ -80,7 +80,7 @@ pub(super) const ROUTES: Keys = Keys {
     cert: "upstream_cert",
     cert_key: "upstream_cert_key",
     name: "upstream_name",
-    http: "upstream_http",
+    http: Some("upstream_http"),
     whom: "no upstream is https",
 };
 
@@ -90,8 +90,18 @@ pub(super) const AGENTS: Keys = Keys {
     cert: "gateway_cert",
     cert_key: "gateway_cert_key",
     name: "gateway_name",
-    http: "gateway_http",
+    http: Some("gateway_http"),
     whom: "the gateway is not https",
+};
+
+/// Of the elections that a gateway holds.
+pub(super) const ELECTIONS: Keys = Keys {
+    ca: "elections_ca",
+    cert: "elections_cert",
+    cert_key: "elections_cert_key",
+    name: "elections_name",
+    http: None,
+    whom: "the elections are not https",
 };
 
 impl Protocol {
@@ -110,20 +120,20 @@ pub(super) fn protocol(
     let ca = section.optional(keys.ca, tls::file);
     let (has_cert, cert) = (section.is_there(keys.cert), section.optional(keys.cert, tls::file));
     let (has_key, cert_key) = (section.is_there(keys.cert_key), section.optional(keys.cert_key, tls::file));
-    let name = section.optional(keys.name, parsed(NAME, tls::name));
+    let name = section.optional(keys.name, parsed(NAME, tls::certified));
     let versions = choice(&[("1", Http::One), ("2", Http::Two), ("auto", Http::Agreed)], &[]);
-    let http = section.take(keys.http, versions, Http::One);
+    let http = keys.http.map_or(Http::One, |key| section.take(key, versions, Http::One));
     let has_tls = upstreams.is_none_or(|all| all.iter().any(|upstream| upstream.tls));
     let about_tls = [
         (keys.ca, ca.is_some()),
         (keys.cert, has_cert),
         (keys.cert_key, has_key),
         (keys.name, name.is_some()),
-        (keys.http, http == Http::Agreed),
     ];
-    for (key, _) in about_tls.into_iter().filter(|(_, said)| *said && !has_tls) {
+    let agreed = keys.http.filter(|_| http == Http::Agreed).map(|key| (key, true));
+    for (key, _) in about_tls.into_iter().chain(agreed).filter(|(_, said)| *said && !has_tls) {
         let place = section.place_of(key);
-        let otherwise = if key == keys.http { ", or \"1\" or \"2\"" } else { "" };
+        let otherwise = if Some(key) == keys.http { ", or \"1\" or \"2\"" } else { "" };
         let text = format!("`{key}`: {}; allowed: with \"https://host:port\"{otherwise}", keys.whom);
         section.problem(&place, text);
     }
@@ -141,6 +151,8 @@ const NAME: &str = "a name such as \"sender.internal\"";
 pub(super) const UPSTREAM: &str = "\"http://host:port\", \"https://host:port\" or \"unix:/path\", or a list of such addresses of one sender";
 /// What a single one may be.
 pub(super) const GATEWAY: &str = "\"http://host:port\", \"https://host:port\" or \"unix:/path\"";
+/// What it may be where there are no sockets.
+pub(super) const URL: &str = "\"http://host:port\" or \"https://host:port\"";
 const ALLOWED: &str = "http://host:port, https://host:port or unix:/path";
 
 /// Parses `http://host[:port]`, the same with https, or `unix:` and the path of a socket: nothing of a request.
@@ -165,6 +177,15 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, String> {
     let named = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     let authority = if port == usual { named } else { format!("{named}:{port}") };
     Ok(Upstream { authority, endpoint: Endpoint::Tcp(host, port), tls })
+}
+
+/// The same without sockets.
+pub(super) fn url(text: &str) -> Result<Upstream, String> {
+    let upstream = upstream(text)?;
+    match upstream.endpoint {
+        Endpoint::Tcp(..) => Ok(upstream),
+        Endpoint::Unix(_) => Err("a socket; allowed: http://host:port or https://host:port".to_owned()),
+    }
 }
 
 /// The longest path that the system takes for a socket.

@@ -1,7 +1,6 @@
 //! What all requests share: the accounts, the routes, the limits; and what the requests of one worker share.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -19,6 +18,8 @@ use crate::forward::memory::Memory;
 use crate::forward::pool::Pool;
 use crate::forward::target::{Target, Targets};
 use crate::key::Key;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use crate::tls::{Acceptor, SenderTls, TlsError};
 
 /// A route, ready to be used.
@@ -140,7 +141,8 @@ impl Gateway {
     }
 
     /// Room for one more send; `None` where a limit is reached.
-    pub(super) fn room(&self, route: &Route) -> Option<Room> {
+    #[must_use]
+    pub fn room(&self, route: &Route) -> Option<Room> {
         let room = Room { all: Arc::clone(&self.in_flight), route: Arc::clone(&route.in_flight) };
         // Counted first, judged then: two that come at once never both take the last room.
         let all = room.all.fetch_add(1, SeqCst);

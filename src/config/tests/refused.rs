@@ -215,19 +215,44 @@ fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
     assert!(error.starts_with("FENCEGATE__LISTEN__PROXY: "), "{error}");
 }
 
+#[test]
+fn elections_that_others_can_reach_need_keys_or_certificates_too() {
+    let listen = "[listen]\nelections = \"0.0.0.0:9091\"\n";
+    let with = |more: &str| format!("{ROUTE}{listen}{more}");
+    assert!(bad(&with(""), &[]).contains("`elections`: 0.0.0.0:9091 can be reached"));
+    let tls = |more: &str| with(&format!("[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}"));
+    bad(&tls(""), &[]);
+    bad(&tls("client_ca = \"a\"\nlisteners = [\"proxy\", \"admin\"]"), &[]);
+    let config = good(&tls("client_ca = \"a\"\nelections_names = [\"agent-1\"]"), &[]);
+    let tls = config.listen.tls.unwrap();
+    assert!(tls.guards(TlsListener::Elections) && tls.guards(TlsListener::Proxy));
+}
+
 const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
 #[test]
 fn names_of_clients_are_names_and_need_an_authority() {
     let tls = |more: &str| bad(&around(&format!("[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}")), &[]);
-    for key in ["client_names", "admin_names"] {
+    for key in ["client_names", "admin_names", "elections_names"] {
         let error = tls(&format!("{key} = [\"a\"]"));
         assert!(error.contains("nothing asks for certificates"), "{error}");
         let error = tls(&format!("client_ca = \"a\"\n{key} = [\"a b\"]"));
         assert!(error.contains("no name; allowed: a DNS name or an address"), "{error}");
     }
-    assert!(tls("listeners = [\"elsewhere\"]").contains("unknown; allowed: \"proxy\", \"admin\""));
+    let unknown = tls("listeners = [\"elsewhere\"]");
+    assert!(unknown.contains("unknown; allowed: \"proxy\", \"admin\", \"elections\""), "{unknown}");
     assert!(tls("listeners = []").contains("the list is empty"));
+    for (more, part) in [
+        ("listeners = [\"elections\"]", "`listeners`: \"elections\": ZooKeeper holds the elections"),
+        ("client_ca = \"a\"\nelections_names = [\"a\"]", "`elections_names`: ZooKeeper holds the elections"),
+        (
+            "client_ca = \"a\"\nadmin_names = [\"a\"]\nlisteners = [\"proxy\"]",
+            "`admin_names`: `listeners` is without \"admin\"",
+        ),
+    ] {
+        let error = tls(more);
+        assert!(error.contains(part), "{part} is not in\n{error}");
+    }
     assert!(bad(&around("[listen.tls]\ncert = \"\""), &[]).contains("`key` is missing in [listen.tls]"));
 }
 

@@ -3,25 +3,26 @@
 //! Every key of its own, its bounds and its default stand here; what it has in common with the gateway is read by the same
 //! functions. It reads no file and no environment of its own.
 
+mod coordination;
+pub(super) mod model;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use super::address;
+use model::{Agent, AgentAccounts, AgentConfig, AgentLimits, Hooks};
+
 use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
-use super::model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Handover, Hooks, Layout, Mode, Route,
-};
+use super::model::{Handover, Mode, Route};
 use super::route;
 use super::section::Section;
+use super::tls::{self, TlsListener};
 use super::tree::{Node, Value};
 use super::upstream::{self, Endpoint, Upstream};
-use super::value::{
-    address as socket, choice, count, duration, flag, list, parsed, parsed_url, size, timeout,
-};
+use super::value::{address as socket, count, duration, flag, list, parsed, parsed_url, size, timeout};
 use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 
@@ -53,18 +54,14 @@ pub(super) fn read(
 ) -> Option<AgentConfig> {
     let mut top = Section::new("the file", Some(root));
     let agent = agent(top.table("agent"), env, default_instance, problems);
-    let mut coordination = top.table("coordination");
-    coordination.take("backend", choice(&[("zookeeper", ())], &["gateway", "etcd"]), ());
-    coordination.finish(problems);
-    let zookeeper = gateway::zookeeper(top.table("zookeeper"), Duration::from_secs(20), env, problems);
-    let election = election(top.table("election"), problems);
+    let coordination = coordination::read(&mut top, env, problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
     let routes = routes(&mut top, sections, &limits, agent.as_ref(), folder, problems);
     let hooks = hooks(top.table("hooks"), problems);
     let log = gateway::log(top.table("log"), problems);
     top.finish(problems);
-    Some(AgentConfig { agent: agent?, zookeeper: zookeeper?, election, routes, limits, hooks, log })
+    Some(AgentConfig { agent: agent?, coordination: coordination?, routes, limits, hooks, log })
 }
 
 fn agent(
@@ -85,10 +82,11 @@ fn agent(
         let place = section.place_of("admin");
         section.problem(&place, format!("`admin`: {admin} is where bots send; allowed: another address"));
     }
-    if !section.take("insecure", flag, false) {
-        auth::check_agent_exposed(&mut section, "listen", listen);
-        auth::check_agent_exposed(&mut section, "admin", admin);
-    }
+    let insecure = section.take("insecure", flag, false);
+    let tls = tls::read(section.node("tls"), "[agent.tls]", &tls::AGENTS, None, problems);
+    let guarded = |listener| insecure || tls.as_ref().is_some_and(|tls| tls.guards(listener));
+    auth::check_agent_exposed(&mut section, "listen", listen, guarded(TlsListener::Bots));
+    auth::check_agent_exposed(&mut section, "admin", admin, guarded(TlsListener::Admin));
     let url = parsed_url(upstream::GATEWAY, upstream::upstream);
     let gateway = section.need("gateway", upstream::GATEWAY, url);
     let addresses = gateway.as_ref().map(std::slice::from_ref);
@@ -99,6 +97,7 @@ fn agent(
             instance_id,
             listen,
             admin,
+            tls,
             gateway: gateway?,
             protocol,
             gateway_timeout: section.take("gateway_timeout", timeout, Duration::from_secs(90)),
@@ -120,17 +119,6 @@ fn accounts(node: &Node) -> Read<AgentAccounts> {
         AccountName::new(text).ok_or("no account's name; allowed: 1 to 128 of A-Z a-z 0-9 . _ @ : ~ + -")
     });
     list(ACCOUNTS, name)(node).map(AgentAccounts::These)
-}
-
-fn election(mut section: Section<'_>, problems: &mut Vec<Problem>) -> AgentElection {
-    let layouts = choice(&[("active-node", Layout::ActiveNode)], &["lowest-member", "single-node"]);
-    let root = parsed("a path such as \"/wx-accounts\"", address::znode);
-    let election = AgentElection {
-        layout: section.take("layout", layouts, Layout::ActiveNode),
-        root: section.take("root", root, "/wx-accounts".to_owned()),
-    };
-    section.finish(problems);
-    election
 }
 
 fn routes(
