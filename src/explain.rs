@@ -199,7 +199,7 @@ async fn of_parsed(
 fn no_route(why: NoRoute) -> Refusal {
     match why {
         NoRoute::None => Refusal::new(Code::NoRoute, "no route has this path, or none its query"),
-        NoRoute::Query(refusal) => refusal,
+        NoRoute::Ambiguous(refusal) => refusal,
         NoRoute::Methods(methods) => {
             let detail = format!("routes with this path take {}", methods.join(", "));
             Refusal::new(Code::MethodNotAllowed, detail)

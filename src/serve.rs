@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin};
@@ -28,6 +27,7 @@ use crate::gateway::service::Gateway;
 use crate::gateway::status::Status;
 use crate::telemetry::{Listener, Telemetry, name};
 use crate::tls::{Tls, TlsError};
+use crate::web::reload::reload_on_hangup;
 use crate::web::server;
 
 /// Why the gateway does not serve.
@@ -145,7 +145,7 @@ pub async fn with_elections(
             ballot::MOST_CONNECTIONS,
             Listener::Elections,
             listener,
-            None,
+            bound.tls.as_ref().and_then(|tls| tls.acceptor(TlsListener::Elections)),
             router,
             Arc::clone(&bound.telemetry),
             std::future::pending(),
@@ -200,6 +200,7 @@ pub async fn agent(
         AgentCoordination::Gateway(elections) => {
             let key = config.agent.gateway_key.as_ref();
             let sessions = GatewaySessions::new(elections, key, instance)?;
+            let bound = bound.showing(sessions.tls().cloned());
             agent::run(config, sessions, bound, stop).await
         }
     }
@@ -265,7 +266,8 @@ pub async fn run<B: Backend>(
         Arc::clone(&telemetry),
         async move { drop(admin_closes.await) },
     ));
-    let reloading = tokio::spawn(reload_on_hangup(bound.tls.clone(), Arc::clone(&telemetry)));
+    let reloading =
+        tokio::spawn(reload_on_hangup(bound.tls.clone(), gateway.senders.clone(), Arc::clone(&telemetry)));
     let upkeep = tokio::spawn(admin::upkeep(Arc::clone(&telemetry)));
     let pace = Pace {
         max_staleness: config.freshness.max_staleness,
@@ -305,24 +307,4 @@ pub async fn run<B: Backend>(
     let _ = tokio::time::timeout(Duration::from_secs(2), serving_admin).await;
     info!("ended");
     ended
-}
-
-/// Reads the certificates again on each SIGHUP, for ever. Bad ones change nothing but the log and a counter.
-async fn reload_on_hangup(tls: Option<Arc<Tls>>, telemetry: Arc<Telemetry>) {
-    let mut hangups = match signal(SignalKind::hangup()) {
-        Ok(hangups) => hangups,
-        Err(error) => return warn!("cannot listen for SIGHUP: {error}"),
-    };
-    while hangups.recv().await.is_some() {
-        let Some(tls) = &tls else {
-            info!("SIGHUP: there are no certificates to read again");
-            continue;
-        };
-        let read = tls.reload();
-        telemetry.certificate_reload(read.is_err());
-        match read {
-            Ok(()) => info!("SIGHUP: the certificates are read again; new connections get them"),
-            Err(error) => error!("SIGHUP: the certificates stay as they were: {error}"),
-        }
-    }
 }

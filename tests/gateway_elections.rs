@@ -17,14 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use fencegate::config::{GatewayElections, Tls as TlsConfig, TlsListener, Upstream};
 use fencegate::election::gateway::GatewaySessions;
 use fencegate::election::session::{Notice, Session, Sessions};
 use fencegate::elector::{Accounts, Elector, Settings, Token};
 use fencegate::fence::name::AccountName;
 use fencegate::key::KeyHash;
-use fencegate::tls::Tls;
-use support::elections::sessions_at;
+use support::elections::{elections_of, sessions_at};
 use support::{
     AgentSetup, Answer, Authority, Elections, Headers, InGateway, Recorded, Sender, Setup, eventually,
     free_port, loopback, stays, try_call, wait_until,
@@ -180,63 +178,36 @@ fn a_gateway_that_wants_keys_is_shown_the_agents_key() {
     assert!(!other.log().contains("another"), "{}", other.log());
 }
 
-/// TLS in front of a port: what a listener with certificates does.
-fn behind_tls(port: u16, config: &TlsConfig) -> u16 {
-    let acceptor = Tls::load(config).unwrap().acceptor(TlsListener::Admin).unwrap();
-    let listener = std::net::TcpListener::bind(loopback(0)).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let at = listener.local_addr().unwrap().port();
-    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move {
-                let Ok(mut stream) = acceptor.handshake(stream).await else { return };
-                let mut plain = tokio::net::TcpStream::connect(loopback(port)).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut stream, &mut plain).await;
-            });
-        }
-    });
-    at
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn over_https_both_sides_show_their_certificates() {
-    let elections = InGateway::start();
     let (ours, others) = (Authority::new("ours"), Authority::new("others"));
     let server = ours.sign("server", "IP:127.0.0.1");
     let client = ours.sign("client", "DNS:host-a");
-    let tls = TlsConfig {
-        cert: server.cert,
-        key: server.key,
-        client_ca: Some(ours.cert()),
-        client_names: Vec::new(),
-        admin_names: vec!["host-a".try_into().unwrap()],
-        listeners: vec![TlsListener::Admin],
-    };
-    let port = behind_tls(elections.port(), &tls);
-    let sessions = |ca, identity| {
-        let at =
-            Upstream { authority: loopback(port).to_string(), host: "127.0.0.1".to_owned(), port, tls: true };
-        let config = GatewayElections {
-            elections: at,
-            ca: Some(ca),
-            identity,
-            session_timeout: Duration::from_secs(6),
-        };
-        GatewaySessions::new(&config, None, "host-a").unwrap()
-    };
-    let identity = Some((client.cert, client.key));
-    let names = vec![AccountName::new("wxid_1").unwrap()];
-    let elector = Elector::start(
-        sessions(ours.cert(), identity.clone()),
-        Settings::new("host-a", Accounts::These(names)),
+    let (port, sender) = (free_port(), Sender::new());
+    let tls = format!(
+        "cert = {:?}\nkey = {:?}\nclient_ca = {:?}\nelections_names = [\"host-a\"]\nlisteners = [\"elections\"]",
+        server.cert,
+        server.key,
+        ours.cert()
     );
+    let gateway = Setup::embedded(port, &sender.url()).section("listen.tls", &tls).start();
+    let sessions = |trusted: &Authority, shown: &str| {
+        let ca = trusted.cert();
+        let keys = format!(
+            "elections = \"https://127.0.0.1:{port}\"\nelections_ca = {ca:?}\nsession_timeout = \"6s\"\n{shown}"
+        );
+        GatewaySessions::new(&elections_of(&keys), None, "host-a").unwrap()
+    };
+    let identity = format!("elections_cert = {:?}\nelections_cert_key = {:?}", client.cert, client.key);
+    let names = vec![AccountName::new("wxid_1").unwrap()];
+    let elector = Elector::start(sessions(&ours, &identity), Settings::new("host-a", Accounts::These(names)));
     eventually("it leads", || elector.token("wxid_1").is_ok()).await;
     elector.stop().await;
-    assert_eq!(elections.standing("wxid_1"), (None, 0));
+    wait_until("nobody stands", || {
+        gateway.account("wxid_1").is_some_and(|account| account["candidates"] == 0)
+    });
     for (mut refused, what) in
-        [(sessions(others.cert(), identity), "certificate"), (sessions(ours.cert(), None), "does not answer")]
+        [(sessions(&others, &identity), "certificate"), (sessions(&ours, ""), "does not answer")]
     {
         let why = refused.open().await.unwrap_err().to_string();
         assert!(why.contains(&format!("https://127.0.0.1:{port}")) && why.contains(what), "{why}");

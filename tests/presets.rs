@@ -34,7 +34,7 @@ struct Case {
 const PROBLEM: (u16, &str) = (428, "\"code\":\"missing_token\"");
 const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 24] = [
     Case {
         preset: "gewe",
         identity: "wx_wR_U4zPj2M_OTS3BCyoE4",
@@ -159,6 +159,36 @@ const CASES: [Case; 20] = [
         refusal: PROBLEM,
     },
     Case {
+        preset: "waha",
+        identity: "fourth",
+        hashed: false,
+        method: "GET",
+        target: "/api/contacts/check-exists?phone=1213213213&session=fourth",
+        headers: &[],
+        body: "",
+        refusal: PROBLEM,
+    },
+    Case {
+        preset: "waha",
+        identity: "fifth",
+        hashed: false,
+        method: "POST",
+        target: "/api/send/link-custom-preview",
+        headers: JSON,
+        body: r#"{"session":"fifth","chatId":"1@c.us","text":"hi"}"#,
+        refusal: PROBLEM,
+    },
+    Case {
+        preset: "waha",
+        identity: "sixth",
+        hashed: false,
+        method: "POST",
+        target: "/api/sessions/sixth/restart",
+        headers: &[],
+        body: "",
+        refusal: PROBLEM,
+    },
+    Case {
         preset: "evolution",
         identity: "my-instance",
         hashed: false,
@@ -186,6 +216,16 @@ const CASES: [Case; 20] = [
         target: "/send/image?device_id=dev-1",
         headers: &[("Content-Type", "multipart/form-data; boundary=x")],
         body: "--x\r\nContent-Disposition: form-data; name=\"phone\"\r\n\r\n62\r\n--x--\r\n",
+        refusal: PROBLEM,
+    },
+    Case {
+        preset: "gowa",
+        identity: "dev-2",
+        hashed: false,
+        method: "POST",
+        target: "/devices/dev-2/reconnect",
+        headers: &[],
+        body: "",
         refusal: PROBLEM,
     },
     Case {
@@ -305,6 +345,60 @@ fn each_preset_fences_its_senders_requests_and_leaves_them_as_they_are() {
             }
         }
     }
+}
+
+/// A preset, a request that names the account A where one looks, and where its sender would find another: B, or none.
+type Hostile =
+    (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
+
+const HOSTILE: [Hostile; 13] = [
+    ("gewe", "POST", "/v2/api/message/postText", JSON, r#"{"appId":"A","app_id":"B","toWxid":"x"}"#),
+    ("wkteam", "POST", "/sendText", JSON, r#"{"wId":"A","w_id":"B","wcId":"x"}"#),
+    (
+        "juhe",
+        "POST",
+        "/open/GuidRequest",
+        JSON,
+        r#"{"path":"/msg/send_text","data":{"guid":"A","$ref":"$.x"},"x":{"guid":"B"}}"#,
+    ),
+    ("wechatpadpro", "POST", "/message/SendTextMessage?key=A&key=B", JSON, "{}"),
+    ("wechaty-webhook", "POST", "/webhook/msg/v2?Token=A", JSON, "{}"),
+    ("waha", "POST", "/api/sendText?session=A", JSON, r#"{"chatId":"1@c.us","text":"hi"}"#),
+    ("waha", "GET", "/api/sendText?phone=1&text=hi", JSON, r#"{"session":"A"}"#),
+    ("waha", "GET", "/api/Contacts/all?session=B", &[], ""),
+    ("evolution", "POST", "/message/sendText/A?instanceName=B", JSON, "{}"),
+    ("evolution", "POST", "/message/sendText/A?instanceName[]=B", JSON, "{}"),
+    ("gowa", "POST", "/devices/B/logout", &[("X-Device-Id", "A")], ""),
+    ("gowa", "POST", "/Devices/B/logout", &[("X-Device-Id", "A")], ""),
+    ("signal", "POST", "/v2/send", JSON, r#"{"number":"+1","Number":"+2","recipients":["+3"]}"#),
+];
+
+#[test]
+fn what_a_presets_sender_would_find_elsewhere_is_refused() {
+    let folder = Folder::new("hostile");
+    let ensemble = Ensemble::start(1);
+    let (sender, bot) = (Sender::new(), Instance::open(&ensemble.connect(), "host-a"));
+    let mut presets: Vec<&str> = HOSTILE.iter().map(|hostile| hostile.0).collect();
+    presets.dedup();
+    for account in ["A", "+1", "Contacts", &sha256("A")] {
+        bot.lead(account);
+    }
+    let token = bot.token("A");
+    for preset in presets {
+        let text = std::fs::read_to_string(init(&folder, preset, &sender.url())).unwrap();
+        let gateway = Setup::file(&ensemble.connect(), &text).start();
+        for (_, method, target, headers, body) in HOSTILE.iter().filter(|hostile| hostile.0 == preset) {
+            let headers =
+                headers.iter().fold(token.clone(), |headers, (name, value)| headers.with(name, value));
+            let answer = call(gateway.proxy(), method, target, &headers, body);
+            let verdict = answer.header("x-fencing-verdict").unwrap_or_default();
+            assert!(
+                ["malformed_account", "malformed_path", "no_route"].contains(&verdict),
+                "{preset} {target}: {verdict}"
+            );
+        }
+    }
+    assert_eq!(sender.count(), 0);
 }
 
 #[test]

@@ -42,8 +42,14 @@ fn routes(setup: Setup, url: &str) -> Setup {
         "mode = \"deny\"\njson = { \"/path\" = \"/msg/recall\" }",
     );
     let setup = add(setup, "/one-url", "\"static:wxid_0\"", "mode = \"pass\"");
+    let setup = add(setup, "/all", "\"query:wxid\"", "methods = [\"GET\"]");
+    let setup = add(setup, "/all", "\"query:wxid\"", "mode = \"pass\"");
     let setup = add(setup, "/methods", "\"query:wxid\"", "methods = [\"GET\"]");
     let setup = add(setup, "/methods", "\"json:/wxid\"", "methods = [\"POST\", \"PUT\"]");
+    let setup = add(setup, "/guard/send/{wxid}", "\"path:wxid\"", "");
+    let setup = add(setup, "/guard/put/{wxid}", "\"path:wxid\"", "methods = [\"PUT\"]");
+    let setup = add(setup, "/Guard/send/{wxid}/", "\"path:wxid\"", "");
+    let setup = add(setup, "/guard/{*rest}", "\"static:wxid_0\"", "mode = \"pass\"");
     let setup = add(setup, "/ret", "\"json:/appId\"", FORM);
     add(setup, "/ret/{account}", "\"path:account\"", &format!("{FORM}\nupstream_timeout = \"100ms\""))
 }
@@ -131,6 +137,8 @@ fn a_body_that_could_be_read_in_two_ways_is_refused() {
         format!("{{\"appId\":[\"{name}\"]}}"),
         format!("{{\"appId\":\"{name}\",\"x\":{}{}}}", "[".repeat(200), "]".repeat(200)),
         format!("{{\"app\":\"{name}\"}}"),
+        format!("{{\"appId\":\"{name}\",\"app_id\":\"{else_}\"}}"),
+        format!("{{\"appId\":\"{name}\",\"__proto__\":{{\"appId\":\"{else_}\"}}}}"),
         "{\"appId\":\"..\"}".to_owned(),
         "{\"appId\":\"\"}".to_owned(),
         format!("{{\"appId\":\"{}\"}}", "x".repeat(1024)),
@@ -142,6 +150,8 @@ fn a_body_that_could_be_read_in_two_ways_is_refused() {
         format!("wxid={name}&wxid={else_}"),
         format!("wxid={name}&wxid[]={else_}"),
         format!("wxid={name};wxid={else_}"),
+        format!("wxid={name}&%u0077xid={else_}"),
+        format!("wxid={name}&wx%C4%B1d={else_}"),
         "a=1".to_owned(),
     ] {
         refused("/form", URLENCODED, body, 400, "malformed_account");
@@ -149,6 +159,8 @@ fn a_body_that_could_be_read_in_two_ways_is_refused() {
     for body in [
         format!("{}{}--b-1--\r\n", part("wxid", name), part("wxid", else_)),
         format!("{}--b-1\n\r\n--b-1--\r\n", part("wxid", name)),
+        format!("{}{}--b-1--\r\n", part("=?utf-8?B?d3hpZA==?=", else_), part("wxid", name)),
+        format!("{}{}--b-1--\r\n", part("wxid", name), part("x", else_).replace("\"x\"", "'wxid'")),
         part("wxid", name),
     ] {
         refused("/parts", PARTS, body, 400, "malformed_account");
@@ -278,6 +290,91 @@ fn what_the_head_alone_decides_is_refused_before_the_body_is_read() {
     refused("/type?type=4", "", true, 404, "no_route");
     refused("/type?type=2&type=3", "", true, 400, "malformed_request");
     refused("/type?Type=2&wxid=a", "", true, 400, "malformed_request");
+    refused("/type?type=02&wxid=a", "", true, 400, "malformed_request");
+    refused("/type?type=2x&wxid=a", "", true, 400, "malformed_request");
+}
+
+#[test]
+fn a_path_that_senders_take_for_an_earlier_routes_does_not_get_past_it() {
+    let holder = stage().holder();
+    let name = &holder.account;
+    let ask = |target: &str| holder.call("POST", target, &Headers::none(), "x");
+    assert_admitted(&ask(&format!("/guard/send/{name}")));
+    assert_eq!(ask("/guard/other").header("x-fencing-verdict"), Some("passed"));
+    let before = holder.seen().len();
+    assert_admitted(&ask(&format!("/Guard/send/{name}/")));
+    let before = before + 1;
+    for other in ["/guard/Send/A", "/guard/s%65nd/A", "/guard/send/A/", "/guard/send;x/A", "/guard/send/A;b"]
+    {
+        let answer = ask(&other.replace('A', name));
+        let code = if other.ends_with(";b") { "malformed_account" } else { "malformed_path" };
+        assert_eq!((answer.status, answer.code().as_deref()), (400, Some(code)), "{other}");
+    }
+    assert_eq!(holder.seen().len(), before);
+}
+
+#[test]
+fn a_method_beside_the_requests_own_is_refused_where_routes_ask_for_methods() {
+    let holder = stage().holder();
+    let target = format!("/methods?wxid={}", holder.account);
+    for name in ["X-HTTP-Method-Override", "X-Method-Override", "X-HTTP-Method"] {
+        let answer = holder.call("GET", &target, &Headers::none().with(name, "POST"), "");
+        assert_refused(&holder, name, &answer, 400, "malformed_request");
+    }
+    let answer = holder.call("GET", &format!("{target}&_method=POST"), &Headers::none(), "");
+    assert_refused(&holder, "_method", &answer, 400, "malformed_request");
+    let put = Headers::none().with("X-HTTP-Method-Override", "PUT");
+    let answer = holder.call("POST", &format!("/guard/Put/{}", holder.account), &put, "");
+    assert_refused(&holder, "another spelling", &answer, 400, "malformed_path");
+    let same = Headers::none().with("X-HTTP-Method-Override", "get");
+    assert_admitted(&holder.call("GET", &target, &same, ""));
+    let other = holder.stage.holder();
+    let elsewhere = Headers::none().with("X-HTTP-Method-Override", "PUT");
+    assert_admitted(&other.call("POST", &format!("/query?key={}", other.account), &elsewhere, ""));
+}
+
+#[test]
+fn what_says_how_a_body_is_read_neither_ends_here_nor_has_two_spellings() {
+    let holder = stage().holder();
+    let name = &holder.account;
+    // A form to whoever is told so, JSON to whoever looks.
+    let both = format!("{{\"session\":\"other\",\"x\":\"&session={name}&\"}}");
+    for (field, value) in [
+        ("Connection", "Content-Type"),
+        ("Connection", "keep-alive, content-encoding"),
+        ("Content_Type", JSON),
+        ("content.length", "3"),
+        ("Transfer_Encoding", "chunked"),
+        ("X-Original-URL", "/list?session=other"),
+        ("X-Rewrite-URL", "/other"),
+    ] {
+        let headers = Headers::none().with("Content-Type", URLENCODED).with(field, value);
+        let answer = holder.call("POST", "/list", &headers, &both);
+        assert_refused(&holder, field, &answer, 400, "malformed_request");
+    }
+    let own = Headers::none().with("Content-Type", URLENCODED).with("X-Original-URL", "/list");
+    assert_admitted(&holder.call("POST", "/list", &own, format!("session={name}")));
+}
+
+#[test]
+fn the_query_says_of_a_forms_field_what_the_form_says() {
+    let stage = stage();
+    for (path, kind) in [("/form", URLENCODED), ("/parts", PARTS)] {
+        let (holder, other) = (stage.holder(), stage.holder());
+        let body = |name: &str| match path {
+            "/form" => format!("wxid={name}"),
+            _ => part("wxid", name) + "--b-1--\r\n",
+        };
+        let ask = |query: &str| send(&holder, &format!("{path}?{query}"), kind, body(&holder.account));
+        for query in [format!("wxid={}", other.account), "wxid=".to_owned(), "WXID=x".to_owned()] {
+            assert_refused(&holder, &query, &ask(&query), 400, "malformed_account");
+        }
+        let none = if path == "/form" { "a=b".to_owned() } else { part("a", "b") + "--b-1--\r\n" };
+        let answer = send(&holder, &format!("{path}?wxid={}", holder.account), kind, none);
+        assert_refused(&holder, "only in the query", &answer, 400, "malformed_account");
+        assert_admitted(&ask(&format!("wxid={}", holder.account)));
+        assert_admitted(&ask("to=x"));
+    }
 }
 
 #[test]
@@ -289,6 +386,13 @@ fn a_route_is_chosen_by_method_query_and_body() {
     assert_admitted(&send(&holder, &format!("/type?type=2&wxid={name}"), "", "x"));
     assert_admitted(&holder.call("GET", &format!("/methods?wxid={name}"), &Headers::none(), ""));
     assert_admitted(&send(&holder, "/methods", JSON, format!("{{\"wxid\":\"{name}\"}}")));
+    let all = format!("/all?wxid={name}");
+    for (method, verdict) in
+        [("GET", "admitted"), ("HEAD", "admitted"), ("get", "admitted"), ("PUT", "passed")]
+    {
+        let answer = holder.call(method, &all, &Headers::none(), "");
+        assert_eq!(answer.header("x-fencing-verdict"), Some(verdict), "{method}");
+    }
     let answer = holder.call("DELETE", "/methods", &Headers::none(), "");
     assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, POST, PUT")));
     let one = |body: &str| send(&holder, "/one-url", JSON, body);
@@ -296,7 +400,7 @@ fn a_route_is_chosen_by_method_query_and_body() {
     assert_admitted(&one(&sent));
     let before = holder.seen().len();
     assert_eq!(one("{\"path\":\"/msg/recall\"}").code().as_deref(), Some("denied"));
-    for body in ["{\"path\":\"/login\"}", "{\"path\":\"/msg/send_text\",\"v\":3}", "{\"path\":[]}", ""] {
+    for body in ["{\"path\":\"/login\"}", "{\"path\":\"/msg/send_text\",\"v\":3}", "{\"x\":[]}", ""] {
         let answer = one(body);
         assert_eq!((answer.status, answer.header("x-fencing-verdict")), (200, Some("passed")), "{body}");
     }
@@ -305,6 +409,12 @@ fn a_route_is_chosen_by_method_query_and_body() {
         "{\"path\":\"/login\",\"Path\":\"/msg/send_text\"}",
         "{\"path\":\"/login\"",
         "path=/login",
+        "{\"path\":[\"/msg/send_text\"],\"v\":2}",
+        "{\"path\":\"/Msg/send_text/\",\"v\":2}",
+        "{\"path\":\" /msg/send_text\",\"v\":2}",
+        "{\"path\":\"/msg/send_text\",\"v\":\"2\"}",
+        "{\"path\":\"/msg/send_text\",\"v\":2.0}",
+        "{\"path\":\"/login\",\"_path\":\"/msg/send_text\",\"v\":2}",
     ] {
         let answer = one(body);
         assert_eq!((answer.status, answer.code().as_deref()), (400, Some("malformed_request")), "{body}");

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 
 use super::account::{Found, malformed};
+use super::alike::is_same_value;
 use super::head::Refusal;
 use super::json::{self, JsonError, Value};
 use super::{form, multipart};
@@ -243,11 +244,26 @@ pub fn matches(route: &Route, body: Beginning<'_>) -> Result<bool, Refusal> {
     let pointers: Vec<&Pointer> = route.json.iter().map(|(place, _)| place).collect();
     let values = json::find(&body.whole()?, &pointers)
         .map_err(|why| Refusal::new(Code::MalformedRequest, told(why)))?;
-    Ok(route.json.iter().zip(values).all(|((_, want), have)| match (want, have) {
-        (JsonValue::Text(want), Some(Value::Text(have))) => *want == have,
-        (JsonValue::Integer(want), Some(Value::Integer(have))) => *want == have,
-        (JsonValue::Text(_) | JsonValue::Integer(_), _) => false,
-    }))
+    let ambiguous = |detail| Err(Refusal::new(Code::MalformedRequest, detail));
+    let mut all = true;
+    for ((_, want), have) in route.json.iter().zip(values) {
+        match (want, have) {
+            (_, None) => all = false,
+            (JsonValue::Text(want), Some(Value::Text(have))) => {
+                if *want != have && is_same_value(&have, want) {
+                    return ambiguous("a JSON field that routes look for has a value in another spelling");
+                }
+                all &= *want == have;
+            }
+            (JsonValue::Integer(want), Some(Value::Integer(have))) => all &= *want == have,
+            // Some readers make one of the other.
+            (JsonValue::Text(_), Some(Value::Integer(_) | Value::Other))
+            | (JsonValue::Integer(_), Some(Value::Text(_) | Value::Other)) => {
+                return ambiguous("a JSON field that routes look for has a value of another type");
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn told(why: JsonError) -> String {

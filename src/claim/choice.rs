@@ -2,11 +2,12 @@
 //!
 //! The head is always enough where no route asks for a body's fields. It never reads a body itself.
 
+use super::alike::is_same_value;
 use super::body::{self, Beginning};
 use super::head::{Head, Refusal};
 use super::query::{Naming, decode, naming};
 use crate::code::Code;
-use crate::config::{Captures, Route};
+use crate::config::{Captures, Route, Template};
 
 /// A route that a request may take.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +36,8 @@ pub enum NoRoute {
     None,
     /// Those that have its path take these methods.
     Methods(Vec<String>),
-    /// Its query could be read in two ways.
-    Query(Refusal),
+    /// It could be read in two ways.
+    Ambiguous(Refusal),
 }
 
 /// The routes that a head allows.
@@ -50,18 +51,38 @@ pub fn candidates<'a>(
 ) -> Result<Candidates<'a>, NoRoute> {
     let mut found: Option<Candidates<'a>> = None;
     let mut methods: Vec<String> = Vec::new();
+    let ambiguous = |code, detail: &'static str| NoRoute::Ambiguous(Refusal::new(code, detail));
+    let mut alike: Vec<&Template> = Vec::new();
     for (index, route) in routes.enumerate() {
-        let Some(captures) = route.path.matches(head.path) else { continue };
+        let Some(captures) = route.path.matches(head.path) else {
+            let could = takes(route, method) || head.other_method;
+            if could && route.path.is_alike(head.path) && has_query(route, head)? {
+                alike.push(&route.path);
+            }
+            continue;
+        };
+        if route.methods.is_some() && head.other_method {
+            let detail =
+                "a method that overrides the request's own is not accepted where routes ask for methods";
+            return Err(ambiguous(Code::MalformedRequest, detail));
+        }
         if let Some(allowed) = &route.methods
-            && !allowed.iter().any(|allowed| allowed == method)
+            && !takes(route, method)
         {
             let more = allowed.iter().filter(|allowed| !methods.contains(allowed));
             let more: Vec<String> = more.cloned().collect();
             methods.extend(more);
             continue;
         }
-        if !route.query.is_empty() && !has_query(route, head.query.unwrap_or("")).map_err(NoRoute::Query)? {
+        if !has_query(route, head)? {
             continue;
+        }
+        // Unless the later one is the same in just this spelling.
+        if alike.iter().any(|earlier| !earlier.is_alike(route.path.as_str())) {
+            return Err(ambiguous(
+                Code::MalformedPath,
+                "this path is that of an earlier route in another spelling",
+            ));
         }
         let candidate = Candidate { index, route, captures };
         match &mut found {
@@ -101,9 +122,17 @@ impl<'a> Candidates<'a> {
     }
 }
 
+/// Whether a route takes a method, also in another case. Many servers answer a HEAD by doing what a GET does.
+fn takes(route: &Route, method: &str) -> bool {
+    let head = method.eq_ignore_ascii_case("HEAD");
+    let takes = |allowed: &String| allowed.eq_ignore_ascii_case(method) || (head && allowed == "GET");
+    route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(takes))
+}
+
 /// Whether a query has what a route asks for, under every reading.
-fn has_query(route: &Route, query: &str) -> Result<bool, Refusal> {
-    let refuse = |detail| Refusal::new(Code::MalformedRequest, detail);
+fn has_query(route: &Route, head: &Head<'_>) -> Result<bool, NoRoute> {
+    let query = head.query.unwrap_or_default();
+    let refuse = |detail| NoRoute::Ambiguous(Refusal::new(Code::MalformedRequest, detail));
     for (key, want) in &route.query {
         let mut found = None;
         for (at, field) in query.split('&').enumerate() {
@@ -127,6 +156,9 @@ fn has_query(route: &Route, query: &str) -> Result<bool, Refusal> {
         let value = decode(value, true)
             .map_err(|_| refuse("a query key that routes look for has a value that is read in two ways"))?;
         if value != want.as_str() {
+            if is_same_value(&value, want) {
+                return Err(refuse("a query key that routes look for has a value in another spelling"));
+            }
             return Ok(false);
         }
     }

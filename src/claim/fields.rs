@@ -4,8 +4,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::alike::is_one_field;
 use super::head::connection_tokens;
-
 use crate::key;
 
 /// A field that may be given once.
@@ -53,6 +53,12 @@ pub struct Fields<'a> {
     pub epoch: Once<'a>,
     /// `X-Fencing-Key`.
     pub key: Once<'a>,
+    /// What some senders take for the method instead.
+    pub method: Once<'a>,
+    /// What some senders take for the target instead.
+    pub target: Once<'a>,
+    /// A field that says how the message is read is there in a spelling that only some take for it.
+    pub misspelt: bool,
     /// What has to go before the message is passed on.
     pub ending: Ending,
 }
@@ -146,12 +152,15 @@ impl Ending {
 }
 
 impl<'a> Fields<'a> {
-    /// What ends here; a length that is told once, by nothing else and in digits only stays. The HTTP library also takes an
-    /// answer's `2, 2` for one.
+    /// What ends here; a length that is told once, by nothing else and in plain digits only stays. The HTTP library also takes
+    /// an answer's `2, 2` for one, and some take `010` for eight.
     #[must_use]
     pub fn ending(&self) -> Ending {
         let alone = !self.content_length.again && self.transfer_encoding.value.is_none();
-        let plain = |value: &HeaderValue| value.as_bytes().iter().all(u8::is_ascii_digit);
+        let plain = |value: &HeaderValue| {
+            let digits = value.as_bytes();
+            digits.iter().all(u8::is_ascii_digit) && (digits == b"0" || !digits.starts_with(b"0"))
+        };
         let stays = alone && self.content_length.value.is_none_or(plain);
         if stays { self.ending.keep_length() } else { self.ending }
     }
@@ -214,7 +223,12 @@ impl<'a> Fields<'a> {
                 "host" => fields.host.add(value),
                 "expect" => fields.expect.add(value),
                 "x-request-id" => fields.request_id.add(value),
-                other => fields.ending.fencing |= is_fencing(other),
+                "x-http-method-override" | "x-http-method" | "x-method-override" => fields.method.add(value),
+                "x-original-url" | "x-rewrite-url" => fields.target.add(value),
+                other => {
+                    fields.ending.fencing |= is_fencing(other);
+                    fields.misspelt |= is_misspelt(other);
+                }
             }
         }
         fields
@@ -224,9 +238,27 @@ impl<'a> Fields<'a> {
 /// Whether a field belongs to the fence, in the right spelling or one that some servers take for it.
 #[must_use]
 pub fn is_fencing(name: &str) -> bool {
-    let alike =
-        |(have, want): (u8, &u8)| have.to_ascii_lowercase() == *want || (*want == b'-' && have == b'_');
-    name.len() >= 10 && name.bytes().zip(b"x-fencing-").all(alike)
+    const PREFIX: &str = "x-fencing-";
+    name.get(..PREFIX.len()).is_some_and(|start| is_one_field(start, PREFIX))
+}
+
+/// Fields that say where a message ends, what it is, or where it goes.
+const DECIDING: [&str; 10] = [
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "transfer-encoding",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
+];
+
+fn is_misspelt(name: &str) -> bool {
+    let odd = |byte: u8| !byte.is_ascii_alphanumeric() && byte != b'-';
+    name.bytes().any(odd) && DECIDING.iter().any(|known| is_one_field(name, known))
 }
 
 #[cfg(test)]
@@ -254,8 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn only_a_length_in_digits_stays() {
-        for (length, stays) in [("2", true), ("2, 2", false), ("+2", false), ("2 ", false)] {
+    fn only_a_length_in_plain_digits_stays() {
+        for (length, stays) in [
+            ("2", true),
+            ("0", true),
+            ("010", false),
+            ("00", false),
+            ("2, 2", false),
+            ("+2", false),
+            ("2 ", false),
+        ] {
             let mut headers = HeaderMap::new();
             headers.insert("content-length", HeaderValue::from_static(length));
             assert_eq!(Fields::of(&headers).ending().names().count() == 0, stays, "{length}");
@@ -263,8 +303,24 @@ mod tests {
     }
 
     #[test]
-    fn fencing_fields_are_known_in_both_spellings() {
-        for name in ["x-fencing-seq", "X_Fencing_Seq", "x-fencing_anything"] {
+    fn fields_that_decide_are_known_in_every_spelling() {
+        for (name, misspelt) in [
+            ("content_type", true),
+            ("content.length", true),
+            ("transfer_encoding", true),
+            ("x_original-url", true),
+            ("content-type", false),
+            ("x_device_id", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
+            assert_eq!(Fields::of(&headers).misspelt, misspelt, "{name}");
+        }
+    }
+
+    #[test]
+    fn fencing_fields_are_known_in_every_spelling() {
+        for name in ["x-fencing-seq", "X_Fencing_Seq", "x-fencing_anything", "x.fencing~seq"] {
             assert!(is_fencing(name), "{name}");
         }
         for name in ["x-fencing", "x-fenced-seq", "fencing-seq", "é-fencing-é"] {

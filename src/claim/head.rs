@@ -5,9 +5,10 @@
 use std::borrow::Cow;
 
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method, Version, header};
+use http::{HeaderMap, Method, Version, header};
 
 use super::fields::{Fields, Once, is_fencing};
+use super::query::{Naming, naming};
 use crate::code::Code;
 
 /// A refusal that the request itself causes.
@@ -41,6 +42,8 @@ pub struct Head<'a> {
     pub host: Option<&'a str>,
     /// The caller waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
+    /// Some senders take another method for it than its own.
+    pub other_method: bool,
 }
 
 /// Checks a head.
@@ -68,7 +71,20 @@ pub fn check<'a>(parts: &'a Parts, fields: &Fields<'a>, most_bytes: usize) -> Re
             "the query must be ASCII; percent-encode everything else",
         ));
     }
-    Ok(Head { path, query, host, expects_continue })
+    let other_method = has_other_method(parts, fields, query.unwrap_or_default());
+    Ok(Head { path, query, host, expects_continue, other_method })
+}
+
+/// Whether a field, or `_method` in the query, gives another method.
+fn has_other_method(parts: &Parts, fields: &Fields<'_>, query: &str) -> bool {
+    let own = parts.method.as_str().as_bytes();
+    let Once { value, again } = fields.method;
+    let given = again || value.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(own));
+    let mut pieces = query.split(['&', ';']).map(|piece| piece.split_once('=').unwrap_or((piece, "")));
+    given
+        || pieces.any(|(name, value)| {
+            naming(name.as_bytes(), "_method") == Naming::Exact && !value.as_bytes().eq_ignore_ascii_case(own)
+        })
 }
 
 fn check_target<'a>(parts: &'a Parts, fields: &Fields<'a>) -> Result<Option<&'a str>, Refusal> {
@@ -112,7 +128,17 @@ fn is_authority(text: &str) -> bool {
     text.bytes().all(plain) && text.parse::<http::uri::Authority>().is_ok()
 }
 
+const CONTENT: &str = "content-";
+
 fn check_framing(parts: &Parts, fields: &Fields<'_>) -> Result<(), Refusal> {
+    if fields.misspelt {
+        return Err(malformed("a field that says how the request is read is given in another spelling"));
+    }
+    if let Once { value: Some(target), again } = fields.target
+        && (again || parts.uri.path_and_query().is_none_or(|own| *target != own.as_str()))
+    {
+        return Err(malformed("X-Original-URL and X-Rewrite-URL must not name another target"));
+    }
     if let Once { value: Some(coding), again } = fields.transfer_encoding
         && (again || !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
     {
@@ -121,10 +147,10 @@ fn check_framing(parts: &Parts, fields: &Fields<'_>) -> Result<(), Refusal> {
     if fields.ending.has_connection() {
         for token in connection_tokens(&parts.headers) {
             let token = token?;
-            if is_fencing(token)
-                || ["content-length", "host"].iter().any(|name| token.eq_ignore_ascii_case(name))
-            {
-                return Err(malformed("Connection must not name X-Fencing-*, Content-Length or Host"));
+            // Whatever it names ends here: the sender would read the body without knowing what it is.
+            let body = token.get(..CONTENT.len()).is_some_and(|start| start.eq_ignore_ascii_case(CONTENT));
+            if is_fencing(token) || body || token.eq_ignore_ascii_case("host") {
+                return Err(malformed("Connection must not name X-Fencing-*, Content-* or Host"));
             }
         }
     }
@@ -150,17 +176,6 @@ pub fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = Result<&st
             .into_iter()
             .chain(text.split(',').map(|token| Ok(token.trim())).filter(|token| *token != Ok("")))
     })
-}
-
-/// Whether two header names are one to a server that does not tell `-` from `_`.
-#[must_use]
-pub fn is_alike(name: &HeaderName, other: &HeaderName) -> bool {
-    let (name, other) = (name.as_str(), other.as_str());
-    name.len() == other.len()
-        && name
-            .bytes()
-            .zip(other.bytes())
-            .all(|(a, b)| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_')))
 }
 
 fn check_expect(fields: &Fields<'_>) -> Result<bool, Refusal> {
@@ -307,6 +322,17 @@ mod tests {
     }
 
     #[test]
+    fn another_method_is_seen_wherever_senders_look_for_it() {
+        let other = |uri: &str, name: &str, value: &str| {
+            let parts = parts(get(uri).header(name, value).body(()).unwrap());
+            check(&parts, &Fields::of(&parts.headers), 1000).unwrap().other_method
+        };
+        assert!(other("/a", "x-http-method-override", "PUT") && other("/a", "x-method-override", "POST"));
+        assert!(other("/a?b=1&_method=post", "x", "y") && other("/a?%5fmethod=PUT", "x", "y"));
+        assert!(!other("/a?_method=get&method=PUT", "x-http-method", "GET"));
+    }
+
+    #[test]
     fn odd_framing_is_refused() {
         let with = |name: &str, value: &str| code(get("/a").header(name, value).body(()).unwrap());
         assert_eq!(with("transfer-encoding", "chunked"), None);
@@ -314,7 +340,14 @@ mod tests {
         assert_eq!(with("connection", "close, X-Fencing-Seq"), Some(Code::MalformedRequest));
         assert_eq!(with("connection", "x_fencing_seq"), Some(Code::MalformedRequest));
         assert_eq!(with("connection", "content-length"), Some(Code::MalformedRequest));
+        assert_eq!(with("connection", "keep-alive, Content-Type"), Some(Code::MalformedRequest));
+        assert_eq!(with("connection", "content-encoding"), Some(Code::MalformedRequest));
         assert_eq!(with("connection", "keep-alive"), None);
+        assert_eq!(with("transfer_encoding", "chunked"), Some(Code::MalformedRequest));
+        assert_eq!(with("content_type", "text/plain"), Some(Code::MalformedRequest));
+        assert_eq!(with("x-original-url", "/b"), Some(Code::MalformedRequest));
+        assert_eq!(with("x-rewrite-url", "/a?b"), Some(Code::MalformedRequest));
+        assert_eq!(with("x-original-url", "/a"), None);
         assert_eq!(with("upgrade", "websocket"), Some(Code::MalformedRequest));
         assert_eq!(with("upgrade", "h2c"), Some(Code::MalformedRequest));
         assert_eq!(with("expect", "100-Continue"), None);
@@ -324,12 +357,5 @@ mod tests {
         assert_eq!(code(java.body(()).unwrap()), None);
         let trace = get("/a").method(Method::TRACE).body(()).unwrap();
         assert_eq!(code(trace), Some(Code::MethodNotAllowed));
-    }
-
-    #[test]
-    fn two_spellings_of_one_name_are_alike() {
-        let name = |text: &str| HeaderName::from_bytes(text.as_bytes()).unwrap();
-        assert!(is_alike(&name("x-device-id"), &name("x_device_id")));
-        assert!(!is_alike(&name("x-device-id"), &name("x-device-ix")));
     }
 }

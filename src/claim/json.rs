@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use thiserror::Error;
 
+use super::alike;
 use crate::config::Pointer;
 
 const DEPTH_MAX: usize = 64;
@@ -36,7 +37,14 @@ pub enum JsonError {
     Twice,
     #[error("the JSON body has a key in another spelling where the account or the route is looked for")]
     Spelling,
+    #[error(
+        "the JSON body has a key that makes some readers look elsewhere ($ref, __proto__) where the account or the route is looked for"
+    )]
+    Elsewhere,
 }
+
+/// Keys that stand for what is somewhere else in the document.
+const ELSEWHERE: [&str; 2] = ["$ref", "__proto__"];
 
 /// Finds what stands at each place; `None` where nothing does.
 ///
@@ -126,6 +134,9 @@ impl Reader<'_> {
                     return Err(JsonError::Syntax);
                 }
                 let key = self.string()?;
+                if ELSEWHERE.contains(&key.as_str()) {
+                    return Err(JsonError::Elsewhere);
+                }
                 for place in live {
                     match self.step(*place, steps) {
                         Some(step) if step == key => further.push(*place),
@@ -300,16 +311,10 @@ fn is_index(step: &str, index: usize) -> bool {
         && (step == "0" || !step.starts_with('0'))
 }
 
-/// Whether some readers take one key for the other: they ignore case, also that of the two letters outside of ASCII that
-/// fold into it, or what follows a NUL.
+/// Whether some readers take one key for the other, whole or up to a NUL.
 fn is_alike(key: &str, step: &str) -> bool {
-    let fold = |c: char| match c {
-        '\u{212a}' => 'k',
-        '\u{17f}' => 's',
-        other => other.to_ascii_lowercase(),
-    };
-    let key = key.split('\0').next().unwrap_or_default();
-    key.chars().map(fold).eq(step.chars().map(fold))
+    let short = key.split('\0').next().unwrap_or_default();
+    alike::is_alike(key, step) || (short.len() < key.len() && alike::is_alike(short, step))
 }
 
 #[cfg(test)]
@@ -355,7 +360,21 @@ mod tests {
         for alike in [r#"{"a":"1","A":"2"}"#, r#"{"A":"2"}"#, r#"{"a":"1","a\u0000x":"2"}"#] {
             assert_eq!(at(alike, "/a"), Err(JsonError::Spelling), "{alike}");
         }
-        assert_eq!(at("{\"to\u{212a}en\":\"x\"}", "/token"), Err(JsonError::Spelling));
+        for alike in ["to\u{212a}en", "_token", "to_ken", "Token ", "to-ken"] {
+            assert_eq!(at(&format!("{{\"{alike}\":\"x\"}}"), "/token"), Err(JsonError::Spelling), "{alike}");
+        }
+        for elsewhere in [
+            r#"{"d":{"$ref":"$.x","a":"1"},"x":{"a":"2"}}"#,
+            r#"{"d":{"a":"1"},"__proto__":{"d":{"a":"2"}}}"#,
+            r#"{"\u005f_proto__":{"d":1}}"#,
+        ] {
+            assert_eq!(at(elsewhere, "/d/a"), Err(JsonError::Elsewhere), "{elsewhere}");
+        }
+        assert_eq!(
+            at(r#"{"d":{"a":"1","x":{"$ref":"y"}}}"#, "/d/a"),
+            text("1"),
+            "nobody looks for anything there"
+        );
         assert_eq!(at(r#"{"d":{"a":"1"},"D":{}}"#, "/d/a"), Err(JsonError::Spelling));
         assert_eq!(at(r#"{"d":{"a":"1","x":1,"x":1}}"#, "/d/a"), Err(JsonError::Twice));
         assert_eq!(at(r#"{"a":"1","b":{"x":1,"x":2}}"#, "/a"), text("1"));

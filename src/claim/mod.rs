@@ -6,6 +6,7 @@
 //! exists, and shows no identity that is a secret.
 
 pub mod account;
+pub mod alike;
 pub mod body;
 pub mod choice;
 pub mod fields;

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use super::account::malformed;
+use super::alike;
 use super::head::Refusal;
 
 /// What the raw name of a field is to somebody who looks for a key.
@@ -24,32 +25,31 @@ pub fn naming(raw: &[u8], key: &str) -> Naming {
     if raw == key.as_bytes() {
         return Naming::Exact;
     }
-    let name = decode_leniently(raw);
+    let name = decode_leniently(raw, false);
     if name == key.as_bytes() {
         return Naming::Exact;
     }
-    if is_alike(&name, key) { Naming::Alike } else { Naming::Other }
+    // Old servers of Microsoft's know an escape of their own.
+    let has_old = raw.windows(2).any(|pair| pair.eq_ignore_ascii_case(b"%u"));
+    let alike = is_alike(&name, key) || (has_old && is_alike(&decode_leniently(raw, true), key));
+    if alike { Naming::Alike } else { Naming::Other }
 }
 
-/// Whether some servers take a decoded name for the key: they ignore case, spaces around it, what follows a `[` or a NUL,
-/// brackets around it, or the difference between a dot, a space, a `[` that is not closed and an underscore.
+/// Whether some servers take a decoded name for the key: by its [letters](alike::is_alike), up to a `[` or a NUL, or between
+/// brackets at its beginning.
 #[must_use]
 pub fn is_alike(name: &[u8], key: &str) -> bool {
-    let fold = |byte: u8| match byte {
-        b'.' | b' ' | b'[' => b'_',
-        other => other.to_ascii_lowercase(),
-    };
-    let is_key = |name: &[u8]| name.iter().copied().map(fold).eq(key.bytes().map(fold));
-    let bare = name.trim_ascii_start();
-    is_key(until(name, b"[\0"))
+    let is_key = |name: &[u8]| alike::is_alike(&String::from_utf8_lossy(name), key);
+    is_key(name)
         || is_key(until(name, b"\0"))
-        || bare.strip_prefix(b"[").is_some_and(|inner| is_key(until(inner, b"[]\0")))
+        || is_key(until(name, b"[\0"))
+        || name.trim_ascii_start().strip_prefix(b"[").is_some_and(|inner| is_key(until(inner, b"[]\0")))
 }
 
-/// A name up to the first of these bytes, without the spaces around it.
+/// A name up to the first of these bytes.
 fn until<'a>(name: &'a [u8], ends: &[u8]) -> &'a [u8] {
     let end = name.iter().position(|byte| ends.contains(byte)).unwrap_or(name.len());
-    name.get(..end).unwrap_or_default().trim_ascii()
+    name.get(..end).unwrap_or_default()
 }
 
 /// The value of `key`, if it is there.
@@ -118,23 +118,38 @@ fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
     Some((digit(high)? * 16 + digit(low)?, rest))
 }
 
-/// Decodes a name the way lenient servers do: a bad escape stays as it is.
-fn decode_leniently(raw: &[u8]) -> Cow<'_, [u8]> {
+/// Decodes a name the way lenient servers do: a bad escape stays as it is. With `old` also `%u0061`.
+fn decode_leniently(raw: &[u8], old: bool) -> Cow<'_, [u8]> {
     if !raw.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(raw);
     }
     let mut decoded = Vec::with_capacity(raw.len());
     let mut rest = raw;
     while let Some((byte, after)) = rest.split_first() {
-        let (byte, after) = match (byte, escaped(after)) {
-            (b'%', Some(escaped)) => escaped,
-            (b'+', _) => (b' ', after),
-            (other, _) => (*other, after),
-        };
-        decoded.push(byte);
         rest = after;
+        if *byte == b'%' {
+            if let Some((byte, after)) = escaped(after) {
+                decoded.push(byte);
+                rest = after;
+                continue;
+            }
+            if let Some((c, after)) = escaped_unit(after).filter(|_| old) {
+                decoded.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                rest = after;
+                continue;
+            }
+        }
+        decoded.push(if *byte == b'+' { b' ' } else { *byte });
     }
     Cow::Owned(decoded)
+}
+
+/// What `u` and four hex digits say, and what follows them.
+fn escaped_unit(text: &[u8]) -> Option<(char, &[u8])> {
+    let ([b'u' | b'U'], rest) = text.split_first_chunk::<1>()? else { return None };
+    let (high, rest) = escaped(rest)?;
+    let (low, rest) = escaped(rest)?;
+    Some((char::from_u32(u32::from(high) << 8 | u32::from(low))?, rest))
 }
 
 #[cfg(test)]
@@ -148,7 +163,7 @@ mod tests {
         assert_eq!(key("key=%2B49"), Ok(Some("+49".to_owned())));
         assert_eq!(key("k%65y=A"), Ok(Some("A".to_owned())));
         assert_eq!(key("key"), Ok(Some(String::new())));
-        for absent in ["a=1", "", "keys=1", "akey=1", "a=key", "%6bex=1", "ke%=1"] {
+        for absent in ["a=1", "", "keys=1", "akey=1", "a=key", "%6bex=1", "k%e=1", "%u006bex=1", "ke%u=1"] {
             assert_eq!(key(absent), Ok(None), "{absent}");
         }
         for bad in [
@@ -166,6 +181,13 @@ mod tests {
             "key=A&+key=B",
             "key=A&key%20=B",
             "key=A&key%00x=B",
+            "key=A&%u006bey=B",
+            "key=A&%e2%84%aaey=B",
+            "key=A&%4b%65%59=B",
+            "key=A&ke%ffy=B",
+            "key=A&!key=B",
+            "key=A&'key'=B",
+            "key=A&%ef%bb%bfkey=B",
             "key=%4",
             "key=%ff",
         ] {
@@ -174,9 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn a_dot_or_a_space_is_an_underscore_to_some() {
+    fn what_is_no_letter_is_another_or_nothing_to_some() {
         assert_eq!(naming(b"device_id", "device_id"), Naming::Exact);
-        for alike in ["device.id", "device+id", "device%20id", "DEVICE_ID"] {
+        for alike in ["device.id", "device+id", "device%20id", "DEVICE_ID", "device-id", "deviceId"] {
             assert_eq!(naming(alike.as_bytes(), "device_id"), Naming::Alike, "{alike}");
         }
         for alike in
@@ -184,7 +206,7 @@ mod tests {
         {
             assert_eq!(naming(alike.trim_end_matches('=').as_bytes(), "device_id"), Naming::Alike, "{alike}");
         }
-        for other in ["device-id", "device[id]", "x[device_id]", "[]"] {
+        for other in ["device", "device[number]", "x[device_id]", "[]", ""] {
             assert_eq!(naming(other.as_bytes(), "device_id"), Naming::Other, "{other}");
         }
     }

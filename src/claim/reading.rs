@@ -102,6 +102,7 @@ impl<'a> Reading<'a> {
         let Some(kind) = self.kind.take() else { return Ok(None) };
         let Candidate { route, captures, .. } = &self.candidate;
         let (named, rest) = body::read(route, &kind, body)?;
+        account::beside_query(route, &named, &kind, ahead.head)?;
         let mut found: Option<Found<'a>> =
             account::in_head(route, captures, ahead.head, &ahead.parts.headers)?;
         for more in named {

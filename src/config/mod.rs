@@ -21,6 +21,7 @@ mod section;
 mod template;
 mod tls;
 mod tree;
+mod upstream;
 mod value;
 
 #[cfg(test)]
@@ -37,13 +38,15 @@ use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
     Auth, Barrier, Config, Coordination, Election, Freshness, Handover, JsonValue, Layout, Level, Limits,
-    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener,
-    Upstream, ZkAuth, ZooKeeper,
+    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, ZkAuth,
+    ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
+pub use tls::{Tls, TlsListener};
+pub use upstream::{Endpoint, Http, Keys, Protocol, Upstream};
 
 /// Reads the file at `path`, lays `FENCEGATE__…` variables of `env` over it, and checks the result.
 ///

@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
-
 use super::identity::Identity;
 use super::pointer::Pointer;
 use super::refusal::Form;
 use super::rewrite::Rewrite;
 pub use super::secret::Secret;
 use super::template::Template;
+use super::tls::Tls;
+use super::upstream::{Protocol, Upstream};
 use crate::key::Key;
 
 /// A whole configuration.
@@ -57,32 +57,6 @@ pub struct Listen {
     pub insecure: bool,
     /// `[listen.tls]`; `None`: without.
     pub tls: Option<Tls>,
-}
-
-/// What is shown to callers over TLS, and asked of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    /// The chain of certificates, PEM, our own first.
-    pub cert: PathBuf,
-    /// Its private key, PEM.
-    pub key: PathBuf,
-    /// Whose certificates callers must show, PEM; `None`: they show none.
-    pub client_ca: Option<PathBuf>,
-    /// The names one of which a caller's certificate must be for. Empty: any.
-    pub client_names: Vec<ServerName<'static>>,
-    /// The same for the admin listener.
-    pub admin_names: Vec<ServerName<'static>>,
-    /// Which listeners.
-    pub listeners: Vec<TlsListener>,
-}
-
-/// A listener that may speak TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsListener {
-    /// The proxy.
-    Proxy,
-    /// The admin listener.
-    Admin,
 }
 
 /// Who may come. Without keys: whoever can reach the listener.
@@ -219,8 +193,8 @@ pub struct Route {
     pub refusal: Option<Form>,
     /// Where the sender listens. At least one; an account goes to one of them.
     pub upstreams: Vec<Upstream>,
-    /// Whose certificates senders must show, PEM; `None`: those that the system trusts.
-    pub upstream_ca: Option<PathBuf>,
+    /// How it is spoken to.
+    pub protocol: Protocol,
     /// What is done with a request.
     pub mode: Mode,
     /// The methods it takes, in upper case; `None`: all.
@@ -245,19 +219,6 @@ pub struct Route {
     pub drain_timeout: Duration,
     /// How many requests may be under way; at most the global limit.
     pub max_in_flight: Option<usize>,
-}
-
-/// Where a sender listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
-    /// As Host has it: brackets around IPv6, the port unless it is the scheme's own.
-    pub authority: String,
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// Its port, never 0.
-    pub port: u16,
-    /// Whether it is spoken to over TLS.
-    pub tls: bool,
 }
 
 /// Where in a request the account is.

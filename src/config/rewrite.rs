@@ -138,5 +138,6 @@ mod tests {
         assert!(odd.matches("/a..").is_none());
         assert!(odd.matches("/a.").is_none());
         assert!(odd.matches("/a...").is_some());
+        assert!(odd.matches("/a..;x").is_none() && odd.matches("/a;x").is_none());
     }
 }

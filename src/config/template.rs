@@ -132,6 +132,37 @@ impl Template {
         Some(captures)
     }
 
+    /// Whether some servers take a path for one of these: they decode it first, and do not tell case, a slash at the end, or
+    /// what follows a semicolon.
+    #[must_use]
+    pub fn is_alike(&self, path: &str) -> bool {
+        let Some(path) = path.strip_prefix('/') else { return false };
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let mut rest = (!path.is_empty()).then_some(path);
+        for segment in &self.segments {
+            let Some(text) = rest else { return false };
+            let (text, after) =
+                text.split_once('/').map_or((text, None), |(text, after)| (text, Some(after)));
+            let same = match segment {
+                Segment::Literal(literal) => loosely(literal).eq(loosely(text)),
+                Segment::Capture { prefix, suffix, .. } => {
+                    let text: Vec<u8> = loosely(text).collect();
+                    let (prefix, suffix): (Vec<u8>, Vec<u8>) =
+                        (loosely(prefix).collect(), loosely(suffix).collect());
+                    let inner = text.strip_prefix(prefix.as_slice());
+                    inner
+                        .and_then(|inner| inner.strip_suffix(suffix.as_slice()))
+                        .is_some_and(|inner| !inner.is_empty())
+                }
+            };
+            if !same {
+                return false;
+            }
+            rest = after;
+        }
+        rest.is_some() == self.tail.is_some()
+    }
+
     /// The names it captures, in order; a tail is the last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.segment_names().chain(self.tail())
@@ -157,11 +188,31 @@ impl Template {
     }
 }
 
+/// A segment decoded, in lower case, up to a semicolon.
+fn loosely(text: &str) -> impl Iterator<Item = u8> {
+    let mut rest = text.as_bytes();
+    std::iter::from_fn(move || {
+        let (byte, after) = rest.split_first()?;
+        rest = after;
+        if *byte != b'%' {
+            return Some(*byte);
+        }
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let ([high, low], after) = after.split_first_chunk::<2>()?;
+        rest = after;
+        Some(digit(high)? << 4 | digit(low)?)
+    })
+    .take_while(|byte| *byte != b';')
+    .map(|byte| byte.to_ascii_lowercase())
+}
+
 /// Whether captured text can stand anywhere in a path without changing what the rest of it means.
 fn whole_segment(text: &str) -> bool {
     // A capture next to literal digits may end in the middle of an escape: `/{x}5` on `/a%25`.
     let split = text.ends_with('%') || text.as_bytes().iter().nth_back(1) == Some(&b'%');
-    !(text.is_empty() || text == "." || text == ".." || split)
+    // Some servers drop what follows a semicolon before they look for dots.
+    let bare = text.split(';').next().unwrap_or_default();
+    !(matches!(bare, "" | "." | "..") || split)
 }
 
 impl Segment {
@@ -271,6 +322,8 @@ mod tests {
             "/wx/a/../b",
             "/wx/a/./b",
             "/wx/a/..",
+            "/wx/..;x/b",
+            "/wx/a/;x",
         ] {
             assert!(template.matches(not).is_none(), "{not}");
         }
@@ -300,6 +353,26 @@ mod tests {
         assert!(template("/a").matches("/a/").is_none());
         assert!(template("/{a}/").matches("/x/").is_some());
         assert!(template("/{*a}").matches("/").is_none());
+    }
+
+    #[test]
+    fn a_path_is_alike_where_some_server_takes_it_for_the_template() {
+        let template = template("/api/sendText/bot{id}");
+        for alike in [
+            "/api/sendText/bot1",
+            "/API/sendtext/Bot1",
+            "/api/send%54ext/bot1/",
+            "/api;x/sendText;y=z/b%6ft1",
+        ] {
+            assert!(template.is_alike(alike), "{alike}");
+        }
+        for other in ["/api/sendText", "/api/sendText/bot", "/api/sendText/bot1/x", "/api/send/bot1", "/", ""]
+        {
+            assert!(!template.is_alike(other), "{other}");
+        }
+        let tail = self::template("/wx/{account}/{*rest}");
+        assert!(tail.is_alike("/WX/a/b/c") && !tail.is_alike("/WX/a/") && !tail.is_alike("/WX/a"));
+        assert!(self::template("/").is_alike("/") && !self::template("/").is_alike("/a"));
     }
 
     #[test]

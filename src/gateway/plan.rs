@@ -121,7 +121,7 @@ pub(super) fn decide<'a>(
 fn no_route<'a>(why: NoRoute) -> Box<Rejected<'a>> {
     match why {
         NoRoute::None => Code::NoRoute.into(),
-        NoRoute::Query(refusal) => refusal.into(),
+        NoRoute::Ambiguous(refusal) => refusal.into(),
         NoRoute::Methods(methods) => {
             let mut rejected: Box<Rejected<'_>> = Code::MethodNotAllowed.into();
             rejected.allow = Some(methods.join(", "));

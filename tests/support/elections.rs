@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fencegate::config::{GatewayElections, Upstream};
+use fencegate::config::{self, AgentCoordination, GatewayElections};
 use fencegate::election::gateway::GatewaySessions;
 use fencegate::election::session::Sessions;
 use fencegate::election::zookeeper::{BarrierKind, Settings, ZkSessions};
@@ -149,10 +149,24 @@ impl Elections for InGateway {
 
 /// Sessions of an instance at a gateway's elections on this port of loopback.
 pub fn sessions_at(port: u16, instance: &str, session_timeout: Duration) -> GatewaySessions {
-    let elections =
-        Upstream { authority: loopback(port).to_string(), host: "127.0.0.1".to_owned(), port, tls: false };
-    let config = GatewayElections { elections, ca: None, identity: None, session_timeout };
+    let timeout = session_timeout.as_millis();
+    let config = elections_of(&format!(
+        "elections = \"http://{}\"\nsession_timeout = \"{timeout}ms\"",
+        loopback(port)
+    ));
     GatewaySessions::new(&config, None, instance).unwrap()
+}
+
+/// What these keys of `[coordination]` say.
+pub fn elections_of(keys: &str) -> GatewayElections {
+    let text = format!(
+        "[agent]\ngateway = \"http://127.0.0.1:1\"\naccounts = \"all\"\n[coordination]\nbackend = \"gateway\"\n{keys}\n\
+         [[route]]\npath = \"/wx/{{account}}/{{*rest}}\"\naccount = \"path:account\"\n"
+    );
+    match config::parse_agent("agent.toml", &text, [], "host-a").unwrap().coordination {
+        AgentCoordination::Gateway(elections) => elections,
+        other @ AgentCoordination::ZooKeeper { .. } => panic!("{other:?}"),
+    }
 }
 
 /// Makes an account at a gateway's elections that nobody stands for.

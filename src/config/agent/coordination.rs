@@ -9,7 +9,7 @@ use super::super::error::Problem;
 use super::super::model::Layout;
 use super::super::section::Section;
 use super::super::value::{choice, duration, parsed, parsed_url};
-use super::super::{address, gateway, tls};
+use super::super::{address, gateway, upstream};
 use super::model::{AgentCoordination, AgentElection, GatewayElections};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,8 +22,14 @@ enum Backend {
 const SESSION: Duration = Duration::from_secs(20);
 
 /// The keys of `[coordination]` that only a gateway's elections have.
-const GATEWAYS: [&str; 5] =
-    ["elections", "elections_ca", "elections_cert", "elections_key", "session_timeout"];
+const GATEWAYS: [&str; 6] = [
+    "elections",
+    "elections_ca",
+    "elections_cert",
+    "elections_cert_key",
+    "elections_name",
+    "session_timeout",
+];
 
 /// `None` only with problems.
 pub(super) fn read(
@@ -76,31 +82,13 @@ pub(super) fn read(
 }
 
 fn elections(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<GatewayElections> {
-    const URL: &str = "\"http://host:port\", the gateway's [listen] elections";
-    let elections = section.need("elections", URL, parsed_url(URL, address::upstream));
-    let ca = section.optional("elections_ca", tls::file);
-    let cert = section.optional("elections_cert", tls::file);
-    let key = section.optional("elections_key", tls::file);
-    let plain = elections.as_ref().is_some_and(|elections| !elections.tls);
-    for (name, file) in [("elections_ca", &ca), ("elections_cert", &cert), ("elections_key", &key)] {
-        if plain && file.is_some() {
-            let place = section.place_of(name);
-            let text = format!("`{name}`: the elections are not https; allowed: with \"https://host:port\"");
-            section.problem(&place, text);
-        }
-    }
-    for (name, file, other, others) in
-        [("elections_cert", &cert, "elections_key", &key), ("elections_key", &key, "elections_cert", &cert)]
-    {
-        if file.is_some() && others.is_none() && !section.is_there(other) {
-            let place = section.place_of(name);
-            section.problem(&place, format!("`{name}` is of no use alone; allowed: with {other}"));
-        }
-    }
+    let elections = section.need("elections", upstream::URL, parsed_url(upstream::URL, upstream::url));
+    let addresses = elections.as_ref().map(std::slice::from_ref);
+    let protocol = upstream::protocol(&mut section, &upstream::ELECTIONS, addresses);
     let session = duration(Duration::from_secs(2), Duration::from_secs(300));
     let session_timeout = section.take("session_timeout", session, SESSION);
     section.finish(problems);
-    Some(GatewayElections { elections: elections?, ca, identity: cert.zip(key), session_timeout })
+    Some(GatewayElections { elections: elections?, protocol, session_timeout })
 }
 
 fn layout(mut section: Section<'_>, problems: &mut Vec<Problem>) -> AgentElection {

@@ -3,10 +3,11 @@
 //! Nothing here is optional for lack of a default, and nothing is out of bounds. It holds no way back to the file.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::model::{Layout, Log, Route, Secret, Upstream, ZooKeeper};
+use super::super::model::{Layout, Log, Route, Secret, ZooKeeper};
+use super::super::tls::Tls;
+use super::super::upstream::{Protocol, Upstream};
 use crate::fence::name::AccountName;
 
 /// A whole configuration of an agent.
@@ -35,10 +36,12 @@ pub struct Agent {
     pub listen: SocketAddr,
     /// The admin listener.
     pub admin: SocketAddr,
+    /// `[agent.tls]`; `None`: without.
+    pub tls: Option<Tls>,
     /// Where the gateway listens.
     pub gateway: Upstream,
-    /// Whose certificate an https gateway must show, PEM; `None`: those that the system trusts.
-    pub gateway_ca: Option<PathBuf>,
+    /// How it is spoken to.
+    pub protocol: Protocol,
     /// For the gateway's whole answer.
     pub gateway_timeout: Duration,
     /// What it presents to a gateway that wants keys.
@@ -75,10 +78,8 @@ pub enum AgentCoordination {
 pub struct GatewayElections {
     /// Where it is.
     pub elections: Upstream,
-    /// Whose certificate an https listener must show, PEM; `None`: those that the system trusts.
-    pub ca: Option<PathBuf>,
-    /// What the agent shows a listener that asks: its certificate and key, PEM.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// How it is spoken to: HTTP/1.1.
+    pub protocol: Protocol,
     /// How long a session lives without being renewed: 2 s to 5 min.
     pub session_timeout: Duration,
 }

@@ -10,15 +10,14 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
-use crate::config::Upstream;
+use crate::config::{Endpoint, Upstream};
 use crate::election::BackendError;
 use crate::key::HEADER;
+use crate::tls::SenderTls;
 
 /// How many idle connections are kept.
 const MOST_IDLE: usize = 8;
@@ -31,7 +30,7 @@ const LONGEST_REFUSAL: usize = 64 << 10;
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) at: Upstream,
-    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub(super) tls: Option<(Arc<SenderTls>, ServerName<'static>)>,
     /// What a gateway that wants keys is shown.
     pub(super) key: Option<HeaderValue>,
 }
@@ -157,17 +156,16 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, BackendError> {
-        let Upstream { host, port, .. } = &self.place.at;
+        let Endpoint::Tcp(host, port) = &self.place.at.endpoint else {
+            return Err(self.place.lost("it is a socket"));
+        };
         let connected = async {
             // A name is asked for anew each time: connections go where it leads now.
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
             match &self.place.tls {
                 None => shake_hands(stream).await,
-                Some((config, name)) => {
-                    let tls = TlsConnector::from(Arc::clone(config));
-                    shake_hands(Box::pin(tls.connect(name.clone(), stream)).await?).await
-                }
+                Some((tls, name)) => shake_hands(Box::pin(tls.handshake(name, stream)).await?).await,
             }
         };
         connected.await.map_err(|why| self.place.lost(why))

@@ -246,10 +246,11 @@ impl Desk {
 mod tests {
     use super::super::client::Place;
     use super::*;
-    use crate::config::Upstream;
+    use crate::config::{Endpoint, Upstream};
 
     fn desk() -> Desk {
-        let at = Upstream { authority: "g:1".to_owned(), host: "g".to_owned(), port: 1, tls: false };
+        let at =
+            Upstream { authority: "g:1".to_owned(), endpoint: Endpoint::Tcp("g".to_owned(), 1), tls: false };
         let begun = Begun {
             session: SessionId(1),
             secret: HeaderValue::from_static("Bearer x"),

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
-use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use self::answer::{Begun, refused};
@@ -22,8 +21,8 @@ use self::client::{Ask, Client, Place};
 pub use self::session::GatewaySession;
 use super::BackendError;
 use super::session::Sessions;
-use crate::config::{GatewayElections, Secret};
-use crate::tls::{self, TlsError};
+use crate::config::{Endpoint, GatewayElections, Secret};
+use crate::tls::{SenderTls, TlsError};
 
 /// Opens sessions of one instance at a gateway.
 #[derive(Clone)]
@@ -45,14 +44,14 @@ impl GatewaySessions {
     /// # Errors
     /// What is wrong with a file of certificates.
     pub fn new(elections: &GatewayElections, key: Option<&Secret>, instance: &str) -> Result<Self, TlsError> {
-        let GatewayElections { elections: at, ca, identity, session_timeout } = elections;
-        let identity = identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
-        let tls = if at.tls {
-            let name = ServerName::try_from(at.host.clone())
-                .map_err(|why| TlsError::Unfit(format!("{}: {why}", at.host)))?;
-            Some((tls::elections_client(ca.as_deref(), identity)?, name))
-        } else {
-            None
+        let GatewayElections { elections: at, protocol, session_timeout } = elections;
+        let tls = match &at.endpoint {
+            Endpoint::Tcp(host, _) if at.tls => {
+                let tls = SenderTls::load(protocol)?;
+                let name = tls.name(host)?;
+                Some((tls, name))
+            }
+            Endpoint::Tcp(..) | Endpoint::Unix(_) => None,
         };
         let key = key.and_then(|key| {
             let mut key = HeaderValue::from_str(key.expose()).ok()?;
@@ -61,6 +60,12 @@ impl GatewaySessions {
         });
         let place = Place { at: at.clone(), tls, key };
         Ok(Self { place, session_timeout: *session_timeout, instance: instance.into() })
+    }
+
+    /// What is shown to the gateway, and trusted of it.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<SenderTls>> {
+        self.place.tls.as_ref().map(|(tls, _)| tls)
     }
 }
 
