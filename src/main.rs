@@ -225,7 +225,10 @@ fn serve_quickly(upstream: &str) -> ExitCode {
     match quick::config(upstream, config::process_env()) {
         Ok(config) => serve_telling(config, |bound| {
             if let (Some(proxy), Some(elections)) = (bound.proxy_address(), bound.elections_address()) {
-                let _ = tell(&format!("Try it, in another shell:\n\n{}\n", quick::lines(proxy, elections)));
+                let (by_hand, agent) = (quick::lines(proxy, elections), quick::agent_lines(proxy, elections));
+                let _ = tell(&format!(
+                    "Try it, in another shell:\n\n{by_hand}\nOr with an agent, which stands and sends for a bot:\n\n{agent}\n"
+                ));
             }
         }),
         Err(error) => {
@@ -294,8 +297,7 @@ fn agent(file: &Path) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    let sessions = serve::zookeeper_sessions(&config);
-    let served = runtime.block_on(agent::run(config, sessions, bound, asked_to_stop()));
+    let served = runtime.block_on(serve::agent(config, bound, asked_to_stop()));
     runtime.shutdown_background();
     match served {
         Ok(()) => ExitCode::SUCCESS,

@@ -163,6 +163,7 @@ run "lints" cargo clippy --all-targets --locked -- -D warnings
 run "documentation" documentation
 run "tests" cargo test --locked
 run "mutants" cargo test --locked --features mutants --test mutants -- --nocapture
+run "interleavings" cargo test --locked --features interleavings --test interleavings -- --nocapture
 run "release build" cargo build --release --locked
 run "load programs" load_programs
 if [ -d "$suite" ]; then
@@ -174,7 +175,7 @@ fi
 step="summary"
 printf '\n=== all passed in %s s\n' "$SECONDS"
 grep -E '^ +(Running|Doc-tests) |^test result:' "$logs/tests.log"
-grep '^mutant ' "$logs/mutants.log"
+grep -h '^mutant ' "$logs/mutants.log" "$logs/interleavings.log" | cut -c 1-200
 if [ -d "$suite" ]; then
     tail -n 1 "$logs/conformance.log"
 fi

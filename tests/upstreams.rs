@@ -1,4 +1,4 @@
-//! Where sends go: over TLS, to several addresses of one sender, and over connections that the sender closes at any moment.
+//! Where sends go: over TLS, to several addresses of one sender, to Unix sockets, and with a certificate of our own.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic in its helpers too")]
 
@@ -7,7 +7,6 @@ mod support;
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -177,107 +176,4 @@ fn a_connection_is_not_used_longer_than_its_sender_says_it_keeps_it() {
         }
         assert_eq!(sender.connections(), uses, "{said}");
     }
-}
-
-/// Answers and closes its connection at some moment after it, or before.
-struct Fickle {
-    port: u16,
-    /// How often each request came whole, by its id.
-    seen: Arc<Mutex<HashMap<String, usize>>>,
-    closed: Arc<AtomicUsize>,
-    over: Arc<AtomicBool>,
-}
-
-impl Fickle {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let fickle = Self {
-            port: listener.local_addr().unwrap().port(),
-            seen: Arc::default(),
-            closed: Arc::default(),
-            over: Arc::default(),
-        };
-        let (seen, closed, over) = (fickle.seen.clone(), fickle.closed.clone(), fickle.over.clone());
-        std::thread::spawn(move || {
-            while let Ok((stream, _)) = listener.accept() {
-                if over.load(SeqCst) {
-                    return;
-                }
-                let (seen, closed) = (seen.clone(), closed.clone());
-                std::thread::spawn(move || Self::serve(&stream, &seen, &closed));
-            }
-        });
-        fickle
-    }
-
-    fn serve(stream: &TcpStream, seen: &Mutex<HashMap<String, usize>>, closed: &AtomicUsize) {
-        stream.set_nodelay(true).unwrap();
-        let mut reader = BufReader::new(stream);
-        let Some(headers) = read_request(&mut reader) else { return };
-        let id = headers.get("x-request-id").unwrap().to_owned();
-        *seen.lock().unwrap().entry(id).or_default() += 1;
-        let number = closed.fetch_add(1, SeqCst);
-        let _ = (&*stream).write_all(ANSWER);
-        // From at once to a little later than the next request may come.
-        let pause = Duration::from_micros((number as u64 * 37) % 900);
-        let begun = now();
-        while begun.elapsed() < pause {
-            std::hint::spin_loop();
-        }
-        // What has come by now is read and not answered: it was seen, whole or not.
-        stream.set_nonblocking(true).unwrap();
-        let mut left = Vec::from(reader.buffer());
-        let _ = (&*stream).read_to_end(&mut left);
-        let text = String::from_utf8_lossy(&left).to_lowercase();
-        if let Some((_, rest)) = text.split_once("x-request-id: ") {
-            let id = rest.split("\r\n").next().unwrap().to_owned();
-            *seen.lock().unwrap().entry(id).or_default() += 1;
-        }
-    }
-}
-
-#[test]
-fn i6_over_ten_thousand_connections_that_close_while_idle_no_request_comes_twice() {
-    const CALLERS: usize = 4;
-    const EACH: usize = 3500;
-    let stage = stage();
-    let fickle = Fickle::start();
-    let gateway = gateway(&stage, &format!("\"http://127.0.0.1:{}\"", fickle.port), "");
-    let outcomes = Mutex::new(HashMap::new());
-    std::thread::scope(|scope| {
-        for caller in 0..CALLERS {
-            let (gateway, outcomes, stage) = (&gateway, &outcomes, &stage);
-            scope.spawn(move || {
-                let holder = stage.holder();
-                gateway.wait_for_holder(&holder.account, stage.bot.seq(&holder.account));
-                let mut connection = Connection::open(gateway.proxy());
-                for number in 0..EACH {
-                    let id = format!("race-{caller}-{number}");
-                    let headers = holder.token.clone().with("X-Request-Id", &id);
-                    connection.request("POST", &holder.path(), &headers, b"x").unwrap();
-                    let answer = connection.read();
-                    let outcome = answer.header("x-fencing-outcome").unwrap_or("answered").to_owned();
-                    outcomes.lock().unwrap().insert(id, (answer.status, outcome));
-                }
-            });
-        }
-    });
-    fickle.over.store(true, SeqCst);
-    let seen = fickle.seen.lock().unwrap();
-    let outcomes = outcomes.lock().unwrap();
-    let mut counts: HashMap<&str, usize> = HashMap::new();
-    for (id, (status, outcome)) in outcomes.iter() {
-        let times = seen.get(id).copied().unwrap_or(0);
-        assert!(times <= 1, "{id} came {times} times; it was answered {status} {outcome}");
-        match outcome.as_str() {
-            "answered" => assert_eq!((*status, times), (200, 1), "{id}"),
-            "not_sent" => assert_eq!((*status, times), (503, 0), "{id}"),
-            "unknown" => assert_eq!(*status, 502, "{id}"),
-            other => panic!("{id}: {other}"),
-        }
-        *counts.entry(outcome).or_default() += 1;
-    }
-    assert_eq!(outcomes.len(), CALLERS * EACH);
-    let closed = fickle.closed.load(SeqCst);
-    assert!(closed >= 10_000, "only {closed} connections were closed: {counts:?}");
 }

@@ -171,7 +171,8 @@ async fn forward(
         answer_buffer: route.answer_buffer,
     };
     let choice = Choice::only(Arc::clone(&agent.target));
-    let outgoing = Outgoing { request, progress, choice, bounds, memory: agent.memory.clone() };
+    let memory = agent.memory.clone();
+    let outgoing = Outgoing { request, progress, choice, preserves_host: false, bounds, memory };
     let leading = Leading::new(agent.elector.clone(), account.clone(), token, room);
     match exchange::send(&agent.pool, outgoing, leading, |_| {}).await {
         Ok(answer) => Ok(forwarded(answer)),

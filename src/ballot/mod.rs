@@ -42,7 +42,7 @@ pub fn router(embedded: Embedded, keys: Vec<Key>) -> Router {
     Router::new()
         .route("/v1/sessions", post(api::begin))
         .route("/v1/sessions/{session}", put(api::renew).delete(api::end))
-        .route("/v1/elections", get(api::names))
+        .route("/v1/elections", get(api::list))
         .route("/v1/elections/{account}", get(api::look))
         .route("/v1/elections/{account}/candidates", post(api::stand).delete(api::resign))
         .route("/v1/events", get(stream::events))

@@ -2,7 +2,6 @@
 //! permit nor is judged too early.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -14,6 +13,7 @@ use crate::claim::body::{self as bodies, Beginning};
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 use crate::forward::pieces::Pieces;
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
 const SMALL: u64 = 4 * 1024;
@@ -38,7 +38,7 @@ pub struct Budget {
 
 impl Budget {
     /// Counts `more` bytes against each limit. False if one is exceeded.
-    fn take(&mut self, more: u64, limits: [(&Arc<AtomicU64>, u64); 3]) -> bool {
+    pub fn take(&mut self, more: u64, limits: [(&Arc<AtomicU64>, u64); 3]) -> bool {
         if self.counters.is_empty() {
             self.counters.extend(limits.iter().map(|(counter, _)| Arc::clone(counter)));
         }

@@ -4,4 +4,5 @@
 
 pub mod problem;
 pub mod process;
+pub mod reload;
 pub mod server;

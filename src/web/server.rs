@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
 use crate::telemetry::{ConnectionError, Listener, Telemetry};
@@ -79,7 +80,8 @@ pub async fn serve_at_most(
 ) {
     let bounds = Bounds { most, last_words: LAST_WORDS };
     accept(bounds, listener, &telemetry, kind, shutdown, |stream, _, closing| {
-        converse(stream, tls.clone(), router.clone().layer(Extension(closing.clone())), closing)
+        let router = router.clone().layer(Extension(closing.clone()));
+        converse(stream, tls.clone(), router, Arc::clone(&telemetry), closing)
     })
     .await;
 }
@@ -153,21 +155,45 @@ fn is_peers(why: &io::Error) -> bool {
 }
 
 /// One connection, to its end.
-async fn converse(stream: TcpStream, tls: Option<Acceptor>, router: Router, mut closing: Closing) {
+async fn converse(
+    stream: TcpStream,
+    tls: Option<Acceptor>,
+    router: Router,
+    telemetry: Arc<Telemetry>,
+    closing: Closing,
+) {
     if let Err(why) = prepare(&stream) {
         debug!("a connection keeps its defaults: {why}");
     }
     let service = TowerToHyperService::new(router);
     let Some(tls) = tls else { return speak(stream, service, HEADER_READ_TIMEOUT, false, closing).await };
-    let shaken = tokio::select! {
-        shaken = tokio::time::timeout(HEADER_READ_TIMEOUT, tls.handshake(stream)) => shaken,
-        () = closing.wait() => return,
-    };
-    match shaken {
-        Ok(Ok(stream)) => Box::pin(speak(stream, service, HEADER_READ_TIMEOUT, false, closing)).await,
-        Ok(Err(why)) => debug!("a handshake with the admin listener failed: {why}"),
-        Err(_) => debug!("a handshake with the admin listener took too long"),
+    if let Some(stream) = shake_hands(&tls, stream, HEADER_READ_TIMEOUT, &telemetry, closing.clone()).await {
+        Box::pin(speak(stream, service, HEADER_READ_TIMEOUT, false, closing)).await;
     }
+}
+
+/// A connection on which TLS is agreed; `None` if it is not within `patience`, which is counted, or if the listener closes.
+pub async fn shake_hands(
+    tls: &Acceptor,
+    stream: TcpStream,
+    patience: Duration,
+    telemetry: &Telemetry,
+    mut closing: Closing,
+) -> Option<TlsStream<TcpStream>> {
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(patience, tls.handshake(stream)) => shaken,
+        () = closing.wait() => return None,
+    };
+    let kind = match shaken {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(why)) => {
+            debug!("a handshake failed: {why}");
+            ConnectionError::Tls
+        }
+        Err(_) => ConnectionError::HeaderTimeout,
+    };
+    telemetry.connection_error(kind);
+    None
 }
 
 /// Speaks HTTP/1.1 to the end of a connection. When the listener closes, what is under way is answered and nothing more is

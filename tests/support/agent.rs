@@ -44,6 +44,15 @@ impl AgentSetup {
         Self { listen, admin, sections: sections.map(|(name, lines)| (name.to_owned(), lines)).into() }
     }
 
+    /// With the elections that a gateway keeps on this listener, instead of ZooKeeper's.
+    #[must_use]
+    pub fn with_elections_at(mut self, elections: SocketAddr) -> Self {
+        self.sections.retain(|(name, _)| name != "[zookeeper]");
+        let lines =
+            format!("backend = \"gateway\"\nelections = \"http://{elections}\"\nsession_timeout = \"6s\"");
+        self.section("[coordination]", &lines)
+    }
+
     /// More lines in a section, named with its brackets.
     #[must_use]
     pub fn more(mut self, name: &str, lines: &str) -> Self {
