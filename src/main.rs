@@ -258,7 +258,7 @@ fn serve(config: Config) -> ExitCode {
 
 fn serve_telling(mut config: Config, tell: impl FnOnce(&Bound)) -> ExitCode {
     logging::start(&config.log);
-    descriptors::fit(&mut config.limits);
+    descriptors::fit(&mut config);
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bound = match Bound::new(&config, workers) {
         Ok(bound) => bound,
@@ -279,7 +279,7 @@ fn serve_telling(mut config: Config, tell: impl FnOnce(&Bound)) -> ExitCode {
 }
 
 fn agent(file: &Path) -> ExitCode {
-    let config = match config::load_agent(file, config::process_env(), &default_instance()) {
+    let mut config = match config::load_agent(file, config::process_env(), &default_instance()) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("{error}");
@@ -287,6 +287,7 @@ fn agent(file: &Path) -> ExitCode {
         }
     };
     logging::start(&config.log);
+    descriptors::fit_agent(&mut config.limits);
     let bound = match agent::Bound::new(&config) {
         Ok(bound) => bound,
         Err(error) => return fail(&error),

@@ -15,7 +15,9 @@ use crate::ballot;
 use crate::clock::{Clock, wall_ms};
 use crate::config::{
     self, AgentConfig, AgentCoordination, Barrier, Config, Coordination, OnHistoryReset, TlsListener,
+    is_local,
 };
+use crate::descriptors;
 use crate::election::Backend;
 use crate::election::embedded::{Embedded, StateError};
 use crate::election::gateway::GatewaySessions;
@@ -27,6 +29,7 @@ use crate::gateway::service::Gateway;
 use crate::gateway::status::Status;
 use crate::telemetry::{Listener, Telemetry, name};
 use crate::tls::{Tls, TlsError};
+use crate::web::pages::Room;
 use crate::web::reload::reload_on_hangup;
 use crate::web::server;
 
@@ -140,12 +143,15 @@ pub async fn with_elections(
     if let Some(listener) = bound.elections.take() {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         info!("elections on {}", listener.local_addr()?);
-        let router = ballot::router(embedded.clone(), config.auth.keys.clone());
+        let tls = bound.tls.as_ref().and_then(|tls| tls.acceptor(TlsListener::Elections));
+        let keys = config.auth.keys.clone();
+        let guarded = !keys.is_empty() || tls.is_some() || !is_local(config.listen.elections);
+        let router = ballot::router(embedded.clone(), keys, Room::guarded(guarded));
         serving = Some(tokio::spawn(server::serve_at_most(
-            ballot::MOST_CONNECTIONS,
+            descriptors::for_elections(),
             Listener::Elections,
             listener,
-            bound.tls.as_ref().and_then(|tls| tls.acceptor(TlsListener::Elections)),
+            tls,
             router,
             Arc::clone(&bound.telemetry),
             std::future::pending(),
@@ -243,7 +249,8 @@ pub async fn run<B: Backend>(
         registry: Arc::clone(&registry),
         status: Arc::clone(&status),
         keys: config.auth.admin_keys.clone(),
-        exposed: !config.listen.admin.ip().to_canonical().is_loopback(),
+        exposed: !is_local(config.listen.admin),
+        tls: admin_tls.is_some(),
         backend: backend.name(),
         barrier: barrier_kind(&config).as_str(),
         per_account: config.metrics.per_account,

@@ -276,11 +276,12 @@ impl ClientCertVerifier for Named {
         let certificate = webpki::EndEntityCert::try_from(end_entity)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
         // Not by a wildcard: many have such a certificate, and one name means one of them.
-        let is_for = |name: &ServerName<'_>| match name {
-            ServerName::DnsName(dns) => {
+        let is_for = |name: &ServerName<'_>| {
+            if let ServerName::DnsName(dns) = name {
                 certificate.valid_dns_names().any(|one| one.eq_ignore_ascii_case(dns.as_ref()))
+            } else {
+                certificate.verify_is_valid_for_subject_name(name).is_ok()
             }
-            ServerName::IpAddress(_) | _ => certificate.verify_is_valid_for_subject_name(name).is_ok(),
         };
         if self.names.is_empty() || self.names.iter().any(is_for) {
             return Ok(known);

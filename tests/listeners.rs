@@ -12,8 +12,8 @@ use support::certificates::text;
 use support::place::{free_port, loopback};
 use support::tls::{ask, curl, s_client, said};
 use support::{
-    AgentSetup, Authority, Certificate, Ensemble, Gateway, Headers, Instance, Metrics, Sender, Setup,
-    wait_until,
+    AgentSetup, Authority, Certificate, Connection, Ensemble, Gateway, Headers, Instance, Metrics, Relay,
+    Sender, Setup, wait_until,
 };
 
 const LIST: &str = "client_names = [\"agent-1.internal\"]\nadmin_names = [\"ops.internal\"]";
@@ -188,4 +188,41 @@ fn an_agent_reads_its_certificates_again_on_sighup_and_open_connections_go_on() 
     client.kill().unwrap();
     client.wait().unwrap();
     assert_eq!(world.agent.terminate(), Some(0), "SIGHUP did not end it");
+}
+
+#[test]
+fn a_page_of_another_site_sends_nothing_through_an_agent() {
+    let world = World::new();
+    let send = |header: &str| {
+        let more = ["-d", "x", "-H", header];
+        ask_with(&world.authority, &world.bot, world.agent.bots(), "/wx/wxid_1/send", &more).unwrap()
+    };
+    for header in ["Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site"] {
+        let said = send(header);
+        assert!(said.contains("\"code\":\"denied\"") && said.ends_with(" 403"), "{header}: {said}");
+    }
+    assert_eq!(world.sender.count(), 0);
+    assert!(send("Sec-Fetch-Mode: cors").ends_with(" 200"), "what Node sends as well");
+}
+
+#[test]
+fn bots_never_take_the_descriptors_that_an_agents_sessions_need() {
+    let (ensemble, sender) = (Ensemble::start(1), Sender::new());
+    let gateway = Gateway::start(&ensemble.connect(), &sender.url());
+    let line = Relay::to(ensemble.server(0).port());
+    let agent =
+        AgentSetup::new(&line.connect(), gateway.proxy(), "host-a", "[\"wxid_1\"]").descriptors(120).start();
+    agent.wait_for_line("120 file descriptors are allowed: max_connections = 40 instead of 10000");
+    agent.wait_for_role("wxid_1", "LEADER");
+    let crowd: Vec<_> = (0..150).map(|_| Connection::open(agent.bots())).collect();
+    let bots = || agent.metrics().sum("fencegate_connections", &[("listener", "proxy")]);
+    wait_until("as many as there may be", || bots() == 40.0);
+    let changes = || agent.metrics().sum("fencegate_agent_role_changes_total", &[]);
+    let before = changes();
+    line.cut_once();
+    wait_until("it is suspended and leads again", || changes() >= before + 2.0);
+    agent.wait_for_role("wxid_1", "LEADER");
+    assert_eq!(agent.metrics().sum("fencegate_connection_errors_total", &[("kind", "accept")]), 0.0);
+    drop(crowd);
+    wait_until("it sends", || agent.send("wxid_1", &Headers::none(), "x").status == 200);
 }

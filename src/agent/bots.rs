@@ -12,7 +12,7 @@ use tracing::debug;
 
 use super::{Agent, ingress};
 use crate::tls::Acceptor;
-use crate::web::server::{Closing, prepare, shake_hands, speak};
+use crate::web::server::{Closing, Manners, prepare, shake_hands, speak};
 
 /// Serves a connection to its end. When the listener closes, what is under way is answered and nothing more is read.
 pub(super) async fn converse(
@@ -26,13 +26,14 @@ pub(super) async fn converse(
         debug!("a bot's connection keeps its defaults: {why}");
     }
     let idle = agent.limits.idle_timeout;
+    let manners = Manners { patience: idle, most_head: 2 * agent.limits.max_header_bytes, half_close: true };
     let telemetry = Arc::clone(&agent.telemetry);
     let service = service_fn(move |request| {
         let served = ingress::serve(Arc::clone(&agent), peer, request);
         async move { Ok::<_, Infallible>(served.await) }
     });
-    let Some(tls) = tls else { return speak(stream, service, idle, true, closing).await };
+    let Some(tls) = tls else { return speak(stream, service, manners, closing).await };
     if let Some(stream) = shake_hands(&tls, stream, idle, &telemetry, closing.clone()).await {
-        Box::pin(speak(stream, service, idle, true, closing)).await;
+        Box::pin(speak(stream, service, manners, closing)).await;
     }
 }

@@ -28,7 +28,7 @@ use self::hooks::HookRunner;
 use self::metrics::Counts;
 use self::room::Rooms;
 use crate::clock::Clock;
-use crate::config::{self, AgentAccounts, AgentConfig, AgentLimits, TlsListener};
+use crate::config::{self, AgentAccounts, AgentConfig, AgentLimits, TlsListener, is_local};
 use crate::election::session::Sessions;
 use crate::elector::{Accounts, Elector, Settings};
 use crate::forward::memory::Memory;
@@ -36,6 +36,7 @@ use crate::forward::pool::Pool;
 use crate::forward::target::Target;
 use crate::telemetry::{Listener, Telemetry};
 use crate::tls::{SenderTls, Tls, TlsError};
+use crate::web::pages::Room;
 use crate::web::reload::reload_on_hangup;
 use crate::web::server::{self, Bounds};
 
@@ -170,10 +171,11 @@ pub async fn run<S: Sessions + Clone>(
     let (close_admin, admin_closes) = oneshot::channel::<()>();
     let acceptor = |listener| bound.tls.as_ref().and_then(|tls| tls.acceptor(listener));
     let (bots_tls, admin_tls) = (acceptor(TlsListener::Bots), acceptor(TlsListener::Admin));
+    let to_pages = Room::guarded(admin_tls.is_some() || !is_local(config.agent.admin));
     let serving_admin = tokio::spawn(server::serve(
         admin_listener,
         admin_tls,
-        admin::router(Arc::clone(&agent)),
+        admin::router(Arc::clone(&agent), to_pages),
         Arc::clone(&agent.telemetry),
         async move { drop(admin_closes.await) },
     ));

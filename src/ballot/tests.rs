@@ -27,7 +27,7 @@ impl Client {
         let folder = std::env::temp_dir().join(format!("fencegate-ballot-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let embedded = Embedded::open(&folder.join("state"), Clock::manual()).unwrap();
-        Self { router: router(embedded, keys), folder, key: None }
+        Self { router: router(embedded, keys, pages::Room::Open), folder, key: None }
     }
 
     async fn ask(&self, method: Method, path: &str, secret: &str, body: &str) -> (StatusCode, Value) {
@@ -124,6 +124,21 @@ async fn what_is_not_asked_properly_is_refused_and_says_why() {
     for query in ["accounts=", "accounts=a,,b", "accounts=a/b", "account=a", &many] {
         let (status, said) = client.ask(Method::GET, &format!("/v1/elections?{query}"), "", "").await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query} {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_takes_no_part() {
+    let client = Client::new("pages", Vec::new());
+    let wish = r#"{"instance_id":"a","ttl":"15s"}"#;
+    for headers in [
+        [("host", "localhost"), ("origin", "http://evil.example")],
+        [("host", "evil.example"), ("accept", "*/*")],
+    ] {
+        let request = Request::post("/v1/sessions");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let answer = client.router.clone().oneshot(request.body(Body::from(wish)).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{headers:?}");
     }
 }
 

@@ -139,6 +139,7 @@ pub(super) fn check_agent_exposed(
 }
 
 /// Whether only this machine reaches an address.
-pub(super) fn is_local(address: SocketAddr) -> bool {
+#[must_use]
+pub fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }

@@ -33,6 +33,7 @@ use std::path::Path;
 pub use agent::model::{
     Agent, AgentAccounts, AgentConfig, AgentCoordination, AgentElection, AgentLimits, GatewayElections, Hooks,
 };
+pub use auth::is_local;
 pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};

@@ -18,6 +18,9 @@ use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
 const SMALL: u64 = 4 * 1024;
 
+/// What the connection takes in of a body that goes on, before it is read; counted while a body goes on.
+const AHEAD: u64 = 64 * 1024;
+
 /// How much of a body may come, and how fast.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyBounds {
@@ -140,8 +143,11 @@ pub async fn receive(
         if received.size > bounds.most {
             return Err(Code::BodyTooLarge);
         }
-        if received.size > SMALL {
-            let uncounted = received.size - received.budget.taken;
+        let complete = incoming.is_end_stream();
+        let goes_on = received.size > bounds.buffer && !complete;
+        let held = received.size + if goes_on { AHEAD } else { 0 };
+        if held > SMALL {
+            let uncounted = held - received.budget.taken;
             let share = gateway.limits.max_buffered.div_ceil(4);
             let limits = [
                 (&gateway.buffered, gateway.limits.max_buffered),
@@ -153,11 +159,8 @@ pub async fn receive(
             }
         }
         received.pieces.push(data);
-        if incoming.is_end_stream() {
-            received.complete = true;
-            return Ok(Some(received));
-        }
-        if received.size > bounds.buffer {
+        if complete || goes_on {
+            received.complete = complete;
             return Ok(Some(received));
         }
     }

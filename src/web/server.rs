@@ -31,6 +31,9 @@ const MOST_CONNECTIONS: usize = 256;
 /// How long a request's head may take; an idle connection is closed after it as well.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How many bytes a request's head may have: browsers bring their cookies of this machine along.
+const MOST_HEAD: usize = 64 * 1024;
+
 /// How long a peer may leave what was written to it unread.
 #[cfg(target_os = "linux")]
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -166,9 +169,9 @@ async fn converse(
         debug!("a connection keeps its defaults: {why}");
     }
     let service = TowerToHyperService::new(router);
-    let Some(tls) = tls else { return speak(stream, service, HEADER_READ_TIMEOUT, false, closing).await };
+    let Some(tls) = tls else { return speak(stream, service, MANNERS, closing).await };
     if let Some(stream) = shake_hands(&tls, stream, HEADER_READ_TIMEOUT, &telemetry, closing.clone()).await {
-        Box::pin(speak(stream, service, HEADER_READ_TIMEOUT, false, closing)).await;
+        Box::pin(speak(stream, service, MANNERS, closing)).await;
     }
 }
 
@@ -196,14 +199,26 @@ pub async fn shake_hands(
     None
 }
 
+/// How a connection is treated.
+#[derive(Clone, Copy, Debug)]
+pub struct Manners {
+    /// How long a head may take, and the pause before it.
+    pub patience: Duration,
+    /// How many bytes a head may have, and what is read or written at once; at least 8 KiB.
+    pub most_head: usize,
+    /// Whether a caller that says no more is still answered.
+    pub half_close: bool,
+}
+
+/// Those of the listeners that [`serve`] serves.
+const MANNERS: Manners = Manners { patience: HEADER_READ_TIMEOUT, most_head: MOST_HEAD, half_close: false };
+
 /// Speaks HTTP/1.1 to the end of a connection. When the listener closes, what is under way is answered and nothing more is
-/// read. A head may take `patience`, and so may the pause before it; with `half_close` a caller that says no more is still
-/// answered.
+/// read.
 pub async fn speak<S, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     service: S,
-    patience: Duration,
-    half_close: bool,
+    manners: Manners,
     mut closing: Closing,
 ) where
     S: HttpService<Incoming, ResBody = B>,
@@ -213,8 +228,9 @@ pub async fn speak<S, B>(
 {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience)
-        .half_close(half_close)
+        .header_read_timeout(manners.patience)
+        .max_buf_size(manners.most_head)
+        .half_close(manners.half_close)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
