@@ -280,9 +280,7 @@ impl ClientCertVerifier for Named {
             ServerName::DnsName(dns) => {
                 certificate.valid_dns_names().any(|one| one.eq_ignore_ascii_case(dns.as_ref()))
             }
-            ServerName::IpAddress(_) | _ => {
-                certificate.verify_is_valid_for_subject_name(name).is_ok()
-            }
+            ServerName::IpAddress(_) | _ => certificate.verify_is_valid_for_subject_name(name).is_ok(),
         };
         if self.names.is_empty() || self.names.iter().any(is_for) {
             return Ok(known);

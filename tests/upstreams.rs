@@ -350,11 +350,11 @@ fn the_gateway_shows_its_certificate_and_reads_it_again_on_sighup() {
     };
     let reloads =
         |result| gateway.metrics().sum("fencegate_certificate_reloads_total", &[("result", result)]);
-    assert_eq!(send(false), [first.clone()]);
+    assert_eq!(send(false), std::slice::from_ref(&first));
     newer.replace(&own);
     gateway.signal(Signal::HUP);
     wait_until("they are read", || reloads("read") == 1.0);
-    assert!(send(false).starts_with(&[first.clone()]), "what is open goes on");
+    assert!(send(false).starts_with(std::slice::from_ref(&first)), "what is open goes on");
     assert_eq!(send(true).last(), Some(&second));
     std::fs::write(&own.key, "no key").unwrap();
     gateway.signal(Signal::HUP);
