@@ -29,6 +29,8 @@ pub enum Mutant {
     OldRefusal,
     /// Whoever waits looks first and listens then.
     LateEar,
+    /// Whoever waits for a drain looks first and listens then.
+    LateDrain,
     /// A barrier is numbered when it has been sent.
     LateNumber,
     /// A place is judged free first and taken then.
@@ -75,6 +77,7 @@ mod chosen {
         /// Those that show only where another thread goes on in the middle of them.
         pub const RACES: &[(&str, Self)] = &[
             ("late-ear", Self::LateEar),
+            ("late-drain", Self::LateDrain),
             ("late-number", Self::LateNumber),
             ("loose-count", Self::LooseCount),
             ("keep-entry", Self::KeepEntry),

@@ -261,8 +261,9 @@ async fn a_session_without_a_stream_is_ended_again_and_what_is_no_gateway_is_tol
     let mut sessions = sessions_at(sender.address().port(), "host-a", Duration::from_secs(6));
     let why = sessions.open().await.unwrap_err().to_string();
     assert!(why.contains("503 1024 event streams are open already"), "{why}");
-    let last = sender.requests().last().map(|asked| (asked.method.clone(), asked.target.clone()));
-    assert_eq!(last, Some(("DELETE".to_owned(), "/v1/sessions/0xab".to_owned())));
+    let ends =
+        |asked: &Recorded| (asked.method.as_str(), asked.target.as_str()) == ("DELETE", "/v1/sessions/0xab");
+    eventually("it is ended", || sender.requests().iter().any(ends)).await;
     for answer in [Answer::ok().body("<html>"), Answer::status(404), Answer::status(201).body("[]")] {
         sender.behave(move |_| answer.clone());
         let why = sessions.open().await.unwrap_err().to_string();
@@ -292,4 +293,30 @@ fn the_secret_of_a_session_is_in_no_line_of_an_agents_log() {
     let with_secret =
         |request: &Recorded| request.header("authorization").is_some_and(|it| it.contains("a-secret"));
     assert!(sender.requests().iter().any(with_secret), "it was shown to whom it concerns");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_dropped_is_ended_long_before_it_would_be_over() {
+    let elections = InGateway::start();
+    let name = AccountName::new("wxid_1").unwrap();
+    let mut session = sessions_at(elections.port(), "host-a", Duration::from_secs(300)).open().await.unwrap();
+    session.register(&name).await.unwrap();
+    assert_eq!(elections.standing("wxid_1").1, 1);
+    drop(session);
+    eventually("nobody stands", || elections.standing("wxid_1") == (None, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_accounts_on_one_session_are_led_and_change_hands() {
+    let elections = InGateway::start();
+    let accounts: Vec<_> = (0..3000).map(|number| format!("wxid+{number}@x")).collect();
+    let first = start(elections.port(), "host-a", &accounts, Duration::from_secs(60));
+    let leads = |elector: &Elector| accounts.iter().filter(|account| elector.token(account).is_ok()).count();
+    eventually("all are led", || leads(&first) == accounts.len()).await;
+    assert_eq!(first.sessions().len(), 1);
+    let second = start(elections.port(), "host-b", &accounts, Duration::from_secs(60));
+    let waits = |elector: &Elector| elector.standings().iter().all(|(_, it)| it.role.as_str() == "WAITING");
+    eventually("the other stands by", || second.is_ready() && waits(&second)).await;
+    first.stop().await;
+    eventually("the other leads", || leads(&second) == accounts.len()).await;
 }

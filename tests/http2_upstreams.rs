@@ -52,7 +52,7 @@ impl Seen {
     }
 }
 
-/// A sender over HTTP/2. A body of `hold` waits until it is let go; one of `large` is answered with 4 MiB.
+/// A sender over HTTP/2. A body of `hold` waits until it is let go, `large` is answered with 4 MiB, `reset` is refused.
 struct Http2Sender {
     url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -116,6 +116,10 @@ async fn serve(
         seen.push(Seen { connection, head: Arc::new(head), body: body.clone(), has_trailers, reset: None });
         seen.len() - 1
     };
+    if body == b"reset" {
+        answer.send_reset(Reason::REFUSED_STREAM);
+        return Ok(());
+    }
     if body == b"hold" {
         let reset = std::future::poll_fn(|cx| answer.poll_reset(cx));
         tokio::select! {
@@ -299,6 +303,74 @@ async fn a_cut_resets_its_stream_and_no_other_one_g2() {
     let metrics = gateway.metrics();
     assert_eq!(metrics.sum("fencegate_handover_cuts_total", &[]), 1.0);
     wait_until("nothing is in flight", || gateway.metrics().sum("fencegate_in_flight", &[]) == 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sender_says_it_has_not_looked_at_is_unknown_and_the_others_go_on_g5() {
+    let stage = stage();
+    let sender = Http2Sender::start(100).await;
+    let gateway = gateway(&stage, &sender.url, "");
+    let (one, other) = (stage.holder(), stage.holder());
+    known(&gateway, &stage, &[&one, &other]);
+    let caller = Caller::open(&gateway).await;
+    let stays = caller.hold(&other).await;
+    for _ in 0..5 {
+        let refused = finish(caller.begin(&one.account, &one.token, "reset").await).await;
+        assert_eq!(
+            (refused.status().as_u16(), &refused.headers()["x-fencing-outcome"]),
+            (502, &HeaderValue::from_static("unknown"))
+        );
+    }
+    sender.go.send(true).unwrap();
+    assert_eq!(finish(stays).await.status(), 200);
+    assert_eq!(
+        (sender.seen().len(), sender.connections.load(SeqCst)),
+        (6, 1),
+        "each once, on one connection"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_not_taken_holds_up_no_other_one_g7() {
+    let stage = stage();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let taken = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&taken);
+    // It reads everything and makes no room for more: 65,535 bytes are all that one connection carries.
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let count = Arc::clone(&count);
+            std::thread::spawn(move || answer_without_room(&stream, &count));
+        }
+    });
+    let gateway = gateway(&stage, &url, "");
+    let (large, small) = (stage.holder(), stage.holder());
+    known(&gateway, &stage, &[&large, &small]);
+    let caller = Caller::open(&gateway).await;
+    let body = String::leak("x".repeat(200_000));
+    let waiting = caller.begin(&large.account, &large.token, body).await;
+    eventually("its window is used up", || taken.load(SeqCst) == 65_535).await;
+    let body = String::leak("x".repeat(20_000));
+    for _ in 0..3 {
+        let answer = finish(caller.begin(&small.account, &small.token, body).await).await;
+        assert_eq!((answer.status().as_u16(), answer.body().as_slice()), (200, &b"ok"[..]));
+    }
+    drop(waiting);
+}
+
+fn answer_without_room(mut stream: &TcpStream, taken: &AtomicUsize) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    http2::greet(&mut reader, &mut stream, &[])?;
+    loop {
+        let frame = http2::read(&mut reader)?;
+        if frame.kind == http2::DATA {
+            taken.fetch_add(frame.payload.len(), SeqCst);
+        }
+        if !http2::acknowledge(&frame, &mut stream)? && frame.ends() {
+            std::io::Write::write_all(&mut stream, &http2::answer(frame.stream, "ok"))?;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,7 +94,7 @@ impl Notes {
             }
         }
         let number = self.pause();
-        if number % 3 != 0 {
+        if !number.is_multiple_of(3) {
             stream.write_all(&http2::goaway(answered.unwrap(), 0))?;
         }
         if number % 3 == 1 {

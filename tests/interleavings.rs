@@ -27,7 +27,7 @@ use http::HeaderValue;
 
 use interleaved::service::{Service, holder};
 use interleaved::world::{Sending, World};
-use interleaved::{explore, find, pass};
+use interleaved::{dawdle, explore, find, pass};
 use shuttle::future::{JoinHandle, block_on};
 use shuttle::sync::atomic::AtomicU64;
 use shuttle::thread;
@@ -42,8 +42,12 @@ fn held(term: u64) -> View {
 /// Requests of the old and of the new holder on two workers, while the holder changes.
 fn a_change_of_holder() {
     let world = World::new();
+    assert_eq!(block_on(world.send(0, 1, Sending::Ends)).unwrap(), None);
     let service = Arc::clone(&world.service);
-    let changes = thread::spawn(move || service.commit(held(2)));
+    let changes = thread::spawn(move || {
+        dawdle();
+        service.commit(held(2));
+    });
     let sends =
         [(0, 1), (1, 1), (0, 2), (1, 2)].map(|(worker, term)| world.send(worker, term, Sending::Ends));
     for send in sends {
@@ -70,10 +74,13 @@ fn a_zombie() {
 /// Two changes, the second while the first's successor may wait for the drain.
 fn a_third_holder() {
     let world = World::new();
+    assert_eq!(block_on(world.send(0, 1, Sending::Ends)).unwrap(), None);
     let service = Arc::clone(&world.service);
     let changes = thread::spawn(move || {
+        dawdle();
         service.commit(View::Vacant);
         service.commit(held(2));
+        dawdle();
         service.commit(held(3));
     });
     let sends = [(0, 1), (1, 2), (0, 3)].map(|(worker, term)| world.send(worker, term, Sending::Ends));
@@ -144,6 +151,9 @@ fn a_cut() {
     let world = World::new();
     let hangs = world.send(0, 1, Sending::Hangs);
     let ends = world.send(1, 1, Sending::Ends);
+    while !world.is_under_way() {
+        thread::yield_now();
+    }
     let service = Arc::clone(&world.service);
     let changes = thread::spawn(move || service.commit(held(2)));
     let next = world.send(1, 2, Sending::Ends);
@@ -184,7 +194,10 @@ fn an_account_that_goes_and_comes() {
 fn callers_that_leave() {
     let world = World::new();
     let service = Arc::clone(&world.service);
-    let changes = thread::spawn(move || service.commit(held(2)));
+    let changes = thread::spawn(move || {
+        dawdle();
+        service.commit(held(2));
+    });
     let leaving = [(0, 1), (1, 1), (0, 2), (1, 2)].map(|(worker, term)| world.send_and_leave(worker, term));
     let stays = world.send(1, 2, Sending::Ends);
     for send in leaving {

@@ -136,6 +136,7 @@ load_programs() {
     "$python" loadtest/scale.py --accounts 5000 --no-limits
     "$python" loadtest/handover.py --handovers 50 --no-limits
     "$python" loadtest/elections.py --accounts 500 --handovers 10 --kills 1 --restart-accounts 100 --no-limits
+    "$python" loadtest/elections.py --embedded --accounts 500 --handovers 10 --kills 1 --restart-accounts 100 --no-limits
     "$python" loadtest/stage.py --accounts 100 true
     "$python" loadtest/exposed.py --slow 300 --sends 200 --no-limits
 }

@@ -41,6 +41,8 @@ fn routes(setup: Setup, url: &str) -> Setup {
         "\"static:wxid_0\"",
         "mode = \"deny\"\njson = { \"/path\" = \"/msg/recall\" }",
     );
+    let small = "max_body = \"1KiB\"\nbuffer = \"1KiB\"\njson = { \"/path\" = \"/msg/small\" }";
+    let setup = add(setup, "/one-url", "\"json:/data/guid\"", small);
     let setup = add(setup, "/one-url", "\"static:wxid_0\"", "mode = \"pass\"");
     let setup = add(setup, "/all", "\"query:wxid\"", "methods = [\"GET\"]");
     let setup = add(setup, "/all", "\"query:wxid\"", "mode = \"pass\"");
@@ -419,11 +421,24 @@ fn a_route_is_chosen_by_method_query_and_body() {
         let answer = one(body);
         assert_eq!((answer.status, answer.code().as_deref()), (400, Some("malformed_request")), "{body}");
     }
+    // The body is read before it is known whose bounds it has.
+    let small = |more: usize| {
+        format!("{{\"path\":\"/msg/small\",\"data\":{{\"guid\":\"{name}\"}},\"x\":\"{}\"}}", "x".repeat(more))
+    };
+    let chunked = |body: &str| {
+        let headers = Headers::none().with("Content-Type", JSON).with("Transfer-Encoding", "chunked");
+        holder.call("POST", "/one-url", &headers, format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
+    };
+    for large in [one(&small(2000)), chunked(&small(2000))] {
+        assert_eq!((large.status, large.code().as_deref()), (413, Some("body_too_large")));
+    }
     let answer = send(&holder, "/one-url", URLENCODED, "path=/msg/send_text");
     assert_eq!(answer.code().as_deref(), Some("malformed_request"));
     let no_account = "{\"path\":\"/msg/send_text\",\"v\":2}";
     assert_eq!(one(no_account).code().as_deref(), Some("malformed_account"));
     assert_eq!(holder.seen().len(), before);
+    assert_admitted(&one(&small(100)));
+    assert_admitted(&chunked(&small(100)));
 }
 
 #[test]

@@ -334,6 +334,48 @@ fn an_agent_speaks_it_to_the_gateway_that_it_trusts_and_to_no_other() {
 }
 
 #[test]
+fn an_agent_shows_its_gateway_a_certificate_where_it_asks_for_one() {
+    let world = World::new(|authority| {
+        format!(
+            "client_ca = {:?}\nclient_names = [\"agent-1.internal\"]\nlisteners = [\"proxy\"]",
+            authority.cert()
+        )
+    });
+    let own = world.authority.sign("agent", "DNS:agent-1.internal");
+    let agent = |name: &str, account: &str, http: &str, certificate: Option<&Certificate>| {
+        let accounts = format!("[\"{account}\"]");
+        let setup = AgentSetup::new(&world.stage.connect(), world.gateway.proxy(), name, &accounts);
+        let setup = setup.over_tls(&world.authority.cert());
+        let lines = certificate.map_or(String::new(), |Certificate { cert, key }| {
+            format!("gateway_cert = {cert:?}\ngateway_cert_key = {key:?}\n")
+        });
+        let agent = setup.more("[agent]", &format!("{lines}gateway_http = {http:?}")).start();
+        agent.wait_for_role(account, "LEADER");
+        agent
+    };
+    for (http, version) in [("1", "1.1"), ("auto", "2"), ("2", "2")] {
+        let account = format!("wxid_shown_{http}");
+        let known = agent(&format!("host-{http}"), &account, http, Some(&own));
+        assert_eq!(known.send(&account, &Headers::none(), "x").status, 200, "{}", known.log());
+        let seen = world.stage.sender.requests();
+        let sent = seen.iter().find(|request| request.header("x-fencing-account") == Some(&account)).unwrap();
+        let via = format!("1.1 fencegate-agent, {version} fencegate");
+        assert_eq!(sent.headers.all("via").join(", "), via, "{http}");
+        known.signal(Signal::HUP);
+        known.wait_for_line("the certificates are read again");
+        assert_eq!(known.send(&account, &Headers::none(), "x").status, 200, "{}", known.log());
+    }
+    let other = world.authority.sign("other", "DNS:agent-2.internal");
+    for (number, certificate) in [None, Some(&other)].into_iter().enumerate() {
+        let account = format!("wxid_unknown_{number}");
+        let unknown = agent(&format!("host-u{number}"), &account, "2", certificate);
+        let refused = unknown.send(&account, &Headers::none(), "x");
+        // Its settings never came, so nothing was sent.
+        assert_eq!((refused.status, refused.code().as_deref()), (503, Some("upstream_unreachable")));
+    }
+}
+
+#[test]
 fn a_listener_without_tls_is_as_before() {
     let stage = stage();
     let holder = stage.holder();

@@ -122,7 +122,10 @@ impl Call {
             }
             let mut room = self.sending.capacity();
             if room == 0 && !self.piece.is_empty() {
-                room = match self.sending.poll_capacity(cx) {
+                let more = self.sending.poll_capacity(cx);
+                // Before its head is written it waits for our own side only.
+                self.room.starve(more.is_pending() && self.room.writes() != self.before);
+                room = match more {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Some(Ok(room))) => room,
                     // The sender wants no more of it: its answer says why.
@@ -132,6 +135,7 @@ impl Call {
                     }
                 };
             }
+            self.room.starve(false);
             let part = self.piece.split_to(room.min(self.piece.len()));
             let is_end = is_last && self.piece.is_empty();
             if part.is_empty() && !is_end {

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -30,8 +31,8 @@ const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MOST_STREAMS as u32;
 const MOST_HEAD: u32 = 64 * 1024;
 /// A connection with streams that is silent for so long gets no new ones: it may hang.
 const SILENT: Duration = Duration::from_secs(1);
-/// Silent for so long it is asked whether it lives, and silent for as long again it is closed.
-const QUIET: Duration = Duration::from_secs(10);
+/// Silent for all of such a span it is asked whether it lives, and silent for the next one as well it is closed.
+const QUIET: Duration = Duration::from_secs(5);
 /// How long the end of a stream may take to be written. After it the connection is closed: nothing else ends the stream for
 /// sure.
 const LONGEST_END: Duration = Duration::from_millis(25);
@@ -53,6 +54,8 @@ pub(super) struct Watch {
     /// It is gone, its socket too.
     closed: AtomicBool,
     changed: Notify,
+    /// Asks its task for a turn.
+    task: AtomicWaker,
 }
 
 impl Watch {
@@ -78,6 +81,8 @@ pub(super) struct Link {
     task: AbortHandle,
     /// Streams, and room that is taken for one.
     open: AtomicUsize,
+    /// Streams whose request the sender does not take at the moment. It may be the whole connection's window that is used up.
+    starved: AtomicUsize,
     /// False until its first answer: an upstream that closes at once is down, not idle.
     used: AtomicBool,
     pace: Mutex<Pace>,
@@ -113,8 +118,8 @@ impl Link {
             drive(connection, probe, &watched).await;
         });
         let pace = Mutex::new(Pace { reads: 0, heard: None, idle: None });
-        let (task, open, used) = (task.abort_handle(), AtomicUsize::new(0), AtomicBool::new(false));
-        let link = Self { sender, watch, cut, task, open, used, pace };
+        let (task, open, starved) = (task.abort_handle(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let link = Self { sender, watch, cut, task, open, starved, used: AtomicBool::new(false), pace };
         let is_over = |watch: &Watch| watch.closing.load(SeqCst) || watch.closed.load(SeqCst);
         link.watch.until(|watch| is_over(watch) || link.sender.current_max_send_streams() > 0).await;
         if is_over(&link.watch) {
@@ -129,7 +134,7 @@ impl Link {
 
     /// Room for a stream, if there is some.
     pub(super) fn take(self: &Arc<Self>, now: Moment) -> Option<Room> {
-        if self.is_closing() {
+        if self.is_closing() || self.starved.load(SeqCst) > 0 {
             return None;
         }
         let mut pace = self.pace();
@@ -147,7 +152,7 @@ impl Link {
         }
         pace.idle = None;
         self.open.fetch_add(1, SeqCst);
-        Some(Room { link: Arc::clone(self) })
+        Some(Room { link: Arc::clone(self), starved: false })
     }
 
     /// Whether it is kept. Dropped, it is closed as soon as nothing is under way on it.
@@ -178,6 +183,7 @@ impl Drop for Link {
 #[derive(Debug)]
 pub(super) struct Room {
     link: Arc<Link>,
+    starved: bool,
 }
 
 impl Room {
@@ -208,6 +214,7 @@ impl Room {
         let begun = watch.turns.load(SeqCst);
         // One that is under way may have written already.
         let enough = begun + 2 + (begun & 1);
+        watch.task.wake();
         let written = watch.until(|watch| {
             let is_through = watch.turns.load(SeqCst) >= enough && !watch.blocked.load(SeqCst);
             is_through || watch.closed.load(SeqCst)
@@ -224,6 +231,15 @@ impl Room {
         self.link.watch.blocked.load(SeqCst)
     }
 
+    /// Whether its request waits for the sender. As long as one does, the connection gets no new streams.
+    pub(super) fn starve(&mut self, starved: bool) {
+        match (std::mem::replace(&mut self.starved, starved), starved) {
+            (false, true) => drop(self.link.starved.fetch_add(1, SeqCst)),
+            (true, false) => drop(self.link.starved.fetch_sub(1, SeqCst)),
+            (true, true) | (false, false) => {}
+        }
+    }
+
     /// The connection gets no new streams; those that it has go on.
     pub(super) fn retire(&self) {
         self.link.watch.closing.store(true, SeqCst);
@@ -237,6 +253,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
+        self.starve(false);
         self.link.open.fetch_sub(1, SeqCst);
     }
 }
@@ -265,6 +282,7 @@ async fn drive<T: AsyncRead + AsyncWrite + Unpin>(
     };
     std::future::poll_fn(|cx| {
         watch.turns.fetch_add(1, SeqCst);
+        watch.task.register(cx.waker());
         let is_dead = alive.is_dead(watch, cx);
         let has_ended = Pin::new(&mut connection).poll(cx).is_ready();
         // An error here is the sender's farewell: streams that are open may still be answered.

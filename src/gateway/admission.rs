@@ -367,6 +367,9 @@ impl Judge<'_> {
         if !entry.state().account.gate().is_draining() {
             return Ok(());
         }
+        if mutant::is(Mutant::LateDrain) {
+            changed.set(entry.changed.notified());
+        }
         self.until(until.after(self.rules.park_timeout), changed).await
     }
 

@@ -75,6 +75,12 @@ pub struct Received {
 }
 
 impl Received {
+    /// How many bytes are in.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
     /// What is in, all of it.
     #[must_use]
     pub fn beginning(&mut self) -> Beginning<'_> {

@@ -21,6 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fencegate::clock::Clock;
+use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use tokio::runtime::{Builder, Runtime};
@@ -80,6 +81,13 @@ fn run(scheduler: impl Scheduler + 'static, failures: FailurePersistence, scenar
         let _inside = time.enter();
         Runner::new(scheduler, config).run(scenario);
     });
+}
+
+/// Lets others go on for a while.
+pub fn dawdle() {
+    for _ in 0..thread_rng().gen_range(0..60) {
+        shuttle::thread::yield_now();
+    }
 }
 
 /// Time goes on, and wakes whose timers are due. All of a scenario's threads are one thread of the system.

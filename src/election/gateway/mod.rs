@@ -5,6 +5,7 @@
 
 mod answer;
 mod client;
+mod desk;
 mod session;
 mod stream;
 
