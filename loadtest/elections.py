@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""How soon agents lead: many accounts on one instance, a graceful handover, an instance that dies, a ZooKeeper that restarts.
+"""How soon agents lead: many accounts on one instance, a graceful handover, an instance that dies, a service that restarts.
 
     python3 loadtest/elections.py                         # exits 1 where a limit is missed
+    python3 loadtest/elections.py --embedded              # the gateway keeps the elections itself, instead of ZooKeeper
     python3 loadtest/elections.py --accounts 200 --handovers 10 --kills 1 --restart-accounts 50 --no-limits
 
 - cold start: from the start of an agent's process until it leads all accounts of its list, none of which exists yet
@@ -10,11 +11,13 @@
   successor without a pause meanwhile
 - kill -9: from the kill until the successor leads, with sessions of --timeout seconds; ZooKeeper ends sessions at multiples of its
   tick, so with a tick of two seconds, as Debian sets it, it takes up to one second longer than with one of a second
-- ZooKeeper killed and started again under two agents: until every account is led again; then the candidates are counted
+- ZooKeeper (or the gateway) killed and started again under two agents: until every account is led again; then the candidates are
+  counted
 What ZooKeeper's disk needs for each write (fsync) is in all of these figures.
 """
 
 import argparse
+import contextlib
 import re
 import signal
 import sys
@@ -25,10 +28,46 @@ import kit
 COLD_S, END_S, HANDOVER_MS, KILL_EXTRA_S = 10.0, 10.0, 50.0, 1.0
 
 
+class InZooKeeper:
+    """Elections that ZooKeeper holds."""
+
+    def __init__(self, zookeeper: kit.ZooKeeper):
+        self.zookeeper, self.name = zookeeper, "ZooKeeper"
+
+    def section(self, timeout: int) -> str:
+        return f'[zookeeper]\nconnect = "{self.zookeeper.connect}"\nsession_timeout = "{timeout}s"\n'
+
+    def restart(self) -> None:
+        self.zookeeper.restart()
+
+    def candidates(self, names: list[str]) -> list[int]:
+        client = self.zookeeper.session(30)
+        counts = [len(client.get_children(f"{kit.ROOT}/{name}/members")) for name in names]
+        client.stop()
+        return counts
+
+
+class InGateway:
+    """Elections that the gateway keeps itself."""
+
+    def __init__(self, gateway: kit.Gateway):
+        self.gateway, self.name = gateway, "The gateway"
+
+    def section(self, timeout: int) -> str:
+        return (f'[coordination]\nbackend = "gateway"\nelections = "http://127.0.0.1:{self.gateway.elections}"\n'
+                f'session_timeout = "{timeout}s"\n')
+
+    def restart(self) -> None:
+        self.gateway.restart()
+
+    def candidates(self, names: list[str]) -> list[int]:
+        return [len(kit.try_json(self.gateway.elections, f"/v1/elections/{name}")["candidates"]) for name in names]
+
+
 class Agent(kit.Part):
     """The agent's binary."""
 
-    def __init__(self, options, zookeeper: kit.ZooKeeper, gateway: kit.Gateway, name: str, accounts: list[str]):
+    def __init__(self, options, held, gateway: kit.Gateway, name: str, accounts: list[str]):
         super().__init__(name)
         self.binary, self.bots, self.admin = options.gateway, kit.free_port(), kit.free_port()
         self.config = self.folder / "agent.toml"
@@ -36,7 +75,7 @@ class Agent(kit.Part):
         self.config.write_text(
             f'[agent]\ninstance_id = "{name}"\nlisten = "127.0.0.1:{self.bots}"\nadmin = "127.0.0.1:{self.admin}"\n'
             f'gateway = "http://127.0.0.1:{gateway.proxy}"\naccounts = [{listed}]\n'
-            f'[zookeeper]\nconnect = "{zookeeper.connect}"\nsession_timeout = "{options.timeout}s"\n'
+            f'{held.section(options.timeout)}'
             '[[route]]\npath = "/wx/{account}/{*rest}"\naccount = "path:account"\n')
 
     def start(self):
@@ -62,9 +101,9 @@ class Agent(kit.Part):
         self.process.send_signal(number)
 
 
-def many(options, zookeeper, gateway) -> tuple[float, float]:
+def many(options, held, gateway) -> tuple[float, float]:
     names = [f"many_{number:05}" for number in range(options.accounts)]
-    with Agent(options, zookeeper, gateway, "many-a", names) as first, Agent(options, zookeeper, gateway, "many-b", names) as other:
+    with Agent(options, held, gateway, "many-a", names) as first, Agent(options, held, gateway, "many-b", names) as other:
         begun = time.monotonic()
         first.start().wait_for("LEADER", options.accounts)
         cold = time.monotonic() - begun
@@ -75,9 +114,9 @@ def many(options, zookeeper, gateway) -> tuple[float, float]:
         return cold, time.monotonic() - begun
 
 
-def handovers(options, zookeeper, gateway) -> list[float]:
+def handovers(options, held, gateway) -> list[float]:
     took = []
-    with Agent(options, zookeeper, gateway, "hand-a", ["hand"]) as one, Agent(options, zookeeper, gateway, "hand-b", ["hand"]) as two:
+    with Agent(options, held, gateway, "hand-a", ["hand"]) as one, Agent(options, held, gateway, "hand-b", ["hand"]) as two:
         leads, follows = one.start(), two
         leads.wait_for("LEADER", 1)
         for _ in range(options.handovers):
@@ -94,9 +133,9 @@ def handovers(options, zookeeper, gateway) -> list[float]:
     return took
 
 
-def kills(options, zookeeper, gateway) -> list[float]:
+def kills(options, held, gateway) -> list[float]:
     took = []
-    with Agent(options, zookeeper, gateway, "kill-a", ["kill"]) as one, Agent(options, zookeeper, gateway, "kill-b", ["kill"]) as two:
+    with Agent(options, held, gateway, "kill-a", ["kill"]) as one, Agent(options, held, gateway, "kill-b", ["kill"]) as two:
         leads, follows = one.start(), two
         leads.wait_for("LEADER", 1)
         for _ in range(options.kills):
@@ -110,15 +149,15 @@ def kills(options, zookeeper, gateway) -> list[float]:
     return took
 
 
-def restart(options, zookeeper, gateway) -> tuple[float, int]:
+def restart(options, held, gateway) -> tuple[float, int]:
     """How long until all are led again, and the most candidates that an account has then."""
     count = options.restart_accounts
     names = [f"restart_{number:05}" for number in range(count)]
-    with Agent(options, zookeeper, gateway, "restart-a", names) as first, Agent(options, zookeeper, gateway, "restart-b", names) as other:
+    with Agent(options, held, gateway, "restart-a", names) as first, Agent(options, held, gateway, "restart-b", names) as other:
         first.start().wait_for("LEADER", count)
         other.start().wait_for("WAITING", count)
         begun = time.monotonic()
-        zookeeper.restart()
+        held.restart()
 
         def settled() -> bool:
             one, two = first.roles(), other.roles()
@@ -126,15 +165,13 @@ def restart(options, zookeeper, gateway) -> tuple[float, int]:
 
         kit.wait_until("every account is led again", settled, 120)
         took = time.monotonic() - begun
-        client = zookeeper.session(30)
-        most = max(len(client.get_children(f"{kit.ROOT}/{name}/members")) for name in names)
-        client.stop()
-        return took, most
+        return took, max(held.candidates(names))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gateway", default=kit.default_gateway(), help="the binary to measure")
+    parser.add_argument("--embedded", action="store_true", help="elections that the gateway keeps itself")
     parser.add_argument("--accounts", type=int, default=5000)
     parser.add_argument("--handovers", type=int, default=100)
     parser.add_argument("--kills", type=int, default=5)
@@ -145,20 +182,22 @@ def main() -> int:
     options = parser.parse_args()
     kit.heading(options)
 
-    with kit.ZooKeeper(tick_ms=options.tick_ms) as zookeeper, kit.Sender() as sender:
-        with kit.Gateway(options.gateway, zookeeper.connect, sender.url) as gateway:
+    service = contextlib.nullcontext() if options.embedded else kit.ZooKeeper(tick_ms=options.tick_ms)
+    with service as zookeeper, kit.Sender() as sender:
+        with kit.Gateway(options.gateway, zookeeper and zookeeper.connect, sender.url) as gateway:
             gateway.start().wait_until_ready()
-            cold, end = many(options, zookeeper, gateway)
+            held = InZooKeeper(zookeeper) if zookeeper else InGateway(gateway)
+            cold, end = many(options, held, gateway)
             print(f"{options.accounts} accounts on one session: all led {cold:.2f} s after a cold start,")
             print(f"    and {end:.2f} s after the other instance's SIGTERM", flush=True)
-            handed = handovers(options, zookeeper, gateway)
+            handed = handovers(options, held, gateway)
             p50, p99, most = (1000 * value for value in (kit.percentile(handed, 0.5), kit.percentile(handed, 0.99), max(handed)))
             print(f"{options.handovers} handovers, SIGTERM to the successor's first admitted send: p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {most:.1f} ms", flush=True)
-            killed = kills(options, zookeeper, gateway)
+            killed = kills(options, held, gateway)
             if killed:
                 print(f"{options.kills} kills -9, sessions of {options.timeout} s: the successor leads after {min(killed):.2f} to {max(killed):.2f} s", flush=True)
-            back, candidates = restart(options, zookeeper, gateway)
-            print(f"ZooKeeper killed and started again under {options.restart_accounts} accounts of two agents: all led again after {back:.2f} s,")
+            back, candidates = restart(options, held, gateway)
+            print(f"{held.name} killed and started again under {options.restart_accounts} accounts of two agents: all led again after {back:.2f} s,")
             print(f"    at most {candidates} candidates for an account")
             counts = sender.counts()
 

@@ -147,20 +147,27 @@ class Sender(Part):
 
 
 class Gateway(Part):
-    """The gateway's binary."""
+    """The gateway's binary. Without a ZooKeeper to connect to it keeps the elections itself."""
 
-    def __init__(self, binary: str, connect: str, upstream: str, root: str = ROOT, extra: str = "", accounts: str = ""):
+    def __init__(self, binary: str, connect: str | None, upstream: str, root: str = ROOT, extra: str = "", accounts: str = ""):
         super().__init__("gateway")
-        self.binary, self.proxy, self.admin = binary, free_port(), free_port()
+        self.binary, self.proxy, self.admin, self.elections = binary, free_port(), free_port(), free_port()
         self.config = self.folder / "gateway.toml"
+        held = (f'[zookeeper]\nconnect = "{connect}"\n[election]\nroot = "{root}"\n' if connect else
+                f'elections = "127.0.0.1:{self.elections}"\n[coordination]\nstate = "{self.folder}/state"\n')
         self.config.write_text(
-            f'[listen]\nproxy = "127.0.0.1:{self.proxy}"\nadmin = "127.0.0.1:{self.admin}"\n'
-            f'[zookeeper]\nconnect = "{connect}"\n[election]\nroot = "{root}"\n{extra}\n'
+            f'[listen]\nproxy = "127.0.0.1:{self.proxy}"\nadmin = "127.0.0.1:{self.admin}"\n{held}{extra}\n'
             f'[[route]]\npath = "/wx/{{account}}/{{*rest}}"\naccount = "path:account"\nupstream = "{upstream}"\n')
 
     def start(self):
         self.spawn([self.binary, "serve", "--config", str(self.config)])
         return self
+
+    def restart(self) -> None:
+        """kill -9, and a start with the same file."""
+        self.process.kill()
+        self.process.wait()
+        self.start().wait_until_ready()
 
     def is_ready(self) -> bool:
         self.check()

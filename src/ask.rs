@@ -62,7 +62,7 @@ pub(crate) async fn ask(
     let exchange = async {
         let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
         let stream = TcpStream::connect(admin).await.map_err(|error| error.to_string())?;
-        match listen.tls.as_ref().filter(|tls| tls.listeners.contains(&TlsListener::Admin)) {
+        match listen.tls.as_ref().filter(|tls| tls.is_on(TlsListener::Admin)) {
             None => converse(stream, request).await,
             Some(tls) => {
                 let client = own_client(tls).map_err(|error| error.to_string())?;

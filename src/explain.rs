@@ -21,6 +21,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::ask;
+use crate::claim::access::{self, Caller};
 use crate::claim::body::Beginning;
 use crate::claim::choice::{self, Candidate, NoRoute};
 use crate::claim::fields::Fields;
@@ -158,11 +159,18 @@ async fn of_parsed(
         route.path.as_str(),
         mode(route.mode)
     );
+    // Whoever is refused in any case needs no key.
+    let caller = if route.mode == Mode::Deny {
+        Caller::unknown()
+    } else {
+        access::caller(&config.auth.keys, &fields)?
+    };
     let mut reading = match Reading::of_head(&chosen, ahead) {
         Ok(reading) => reading,
         Err(refused) => {
             if let Some(account) = &refused.account {
                 let _ = writeln!(said, "account: {account}");
+                caller.check(account)?;
             }
             return Err(refused.refusal);
         }
@@ -171,6 +179,7 @@ async fn of_parsed(
     if let (Some(account), Some(source)) = (&reading.account, reading.source) {
         let how = if route.identity.is_secret() { ", which stands for it" } else { "" };
         let _ = writeln!(said, "account: {account}, from {source}{how}");
+        caller.check(account)?;
     }
     if let Some(claim) = &reading.claim {
         let _ = writeln!(said, "token:   {}", show(claim));

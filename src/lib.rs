@@ -30,6 +30,7 @@ pub mod mutant;
 pub mod quick;
 pub mod serve;
 pub mod status;
+mod sync;
 pub mod telemetry;
 pub mod tls;
 pub mod web;

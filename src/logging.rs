@@ -15,8 +15,9 @@ pub fn start(log: &Log) {
         Level::Debug => "debug",
         Level::Trace => "trace",
     };
-    // The ZooKeeper client's warnings repeat what the follower says in its own words.
-    let filter = EnvFilter::new(format!("warn,zookeeper_client=error,fencegate={level}"));
+    // The ZooKeeper client's warnings repeat what the follower says in its own words. HTTP/2's are about single frames: whoever
+    // sends many would fill the log.
+    let filter = EnvFilter::new(format!("warn,zookeeper_client=error,h2=off,fencegate={level}"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

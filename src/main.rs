@@ -225,7 +225,10 @@ fn serve_quickly(upstream: &str) -> ExitCode {
     match quick::config(upstream, config::process_env()) {
         Ok(config) => serve_telling(config, |bound| {
             if let (Some(proxy), Some(elections)) = (bound.proxy_address(), bound.elections_address()) {
-                let _ = tell(&format!("Try it, in another shell:\n\n{}\n", quick::lines(proxy, elections)));
+                let (by_hand, agent) = (quick::lines(proxy, elections), quick::agent_lines(proxy, elections));
+                let _ = tell(&format!(
+                    "Try it, in another shell:\n\n{by_hand}\nOr with an agent, which stands and sends for a bot:\n\n{agent}\n"
+                ));
             }
         }),
         Err(error) => {
@@ -255,7 +258,7 @@ fn serve(config: Config) -> ExitCode {
 
 fn serve_telling(mut config: Config, tell: impl FnOnce(&Bound)) -> ExitCode {
     logging::start(&config.log);
-    descriptors::fit(&mut config.limits);
+    descriptors::fit(&mut config);
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bound = match Bound::new(&config, workers) {
         Ok(bound) => bound,
@@ -276,7 +279,7 @@ fn serve_telling(mut config: Config, tell: impl FnOnce(&Bound)) -> ExitCode {
 }
 
 fn agent(file: &Path) -> ExitCode {
-    let config = match config::load_agent(file, config::process_env(), &default_instance()) {
+    let mut config = match config::load_agent(file, config::process_env(), &default_instance()) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("{error}");
@@ -284,6 +287,7 @@ fn agent(file: &Path) -> ExitCode {
         }
     };
     logging::start(&config.log);
+    descriptors::fit_agent(&mut config.limits);
     let bound = match agent::Bound::new(&config) {
         Ok(bound) => bound,
         Err(error) => return fail(&error),
@@ -294,8 +298,7 @@ fn agent(file: &Path) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    let sessions = serve::zookeeper_sessions(&config);
-    let served = runtime.block_on(agent::run(config, sessions, bound, asked_to_stop()));
+    let served = runtime.block_on(serve::agent(config, bound, asked_to_stop()));
     runtime.shutdown_background();
     match served {
         Ok(()) => ExitCode::SUCCESS,

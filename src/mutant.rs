@@ -1,7 +1,7 @@
 //! Faults that are put in on purpose, one at a time, to show that the tests find them.
 //!
 //! Only with the feature `mutants`, which no release build can have; without it every question is `false` at compile time.
-//! `tests/mutants.rs` chooses; `MUTANT=name` does so for any other test. Nothing else ever does.
+//! `tests/mutants.rs` and `tests/interleavings.rs` choose; `MUTANT=name` does so for any other test. Nothing else ever does.
 
 #![cfg_attr(not(feature = "mutants"), allow(unreachable_pub, reason = "tests reach it, with the feature"))]
 
@@ -27,6 +27,18 @@ pub enum Mutant {
     KeepView,
     /// A refusal may rest on an old proof.
     OldRefusal,
+    /// Whoever waits looks first and listens then.
+    LateEar,
+    /// Whoever waits for a drain looks first and listens then.
+    LateDrain,
+    /// A barrier is numbered when it has been sent.
+    LateNumber,
+    /// A place is judged free first and taken then.
+    LooseCount,
+    /// An account that was forgotten is judged as it was.
+    KeepEntry,
+    /// A proof is published before what was announced with it is taken in.
+    EarlyPublish,
 }
 
 /// Whether this fault is in.
@@ -50,7 +62,7 @@ mod chosen {
     use super::Mutant;
 
     impl Mutant {
-        /// Every fault, with its name.
+        /// The faults that show whoever goes on when, with their names.
         pub const ALL: &[(&str, Self)] = &[
             ("skip-drain", Self::SkipDrain),
             ("trust-view", Self::TrustView),
@@ -61,6 +73,16 @@ mod chosen {
             ("keep-view", Self::KeepView),
             ("old-refusal", Self::OldRefusal),
         ];
+
+        /// Those that show only where another thread goes on in the middle of them.
+        pub const RACES: &[(&str, Self)] = &[
+            ("late-ear", Self::LateEar),
+            ("late-drain", Self::LateDrain),
+            ("late-number", Self::LateNumber),
+            ("loose-count", Self::LooseCount),
+            ("keep-entry", Self::KeepEntry),
+            ("early-publish", Self::EarlyPublish),
+        ];
     }
 
     thread_local! {
@@ -69,7 +91,7 @@ mod chosen {
 
     fn from_environment() -> Option<Mutant> {
         let name = std::env::var("MUTANT").ok()?;
-        Mutant::ALL.iter().find(|(known, _)| *known == name).map(|(_, mutant)| *mutant)
+        Mutant::ALL.iter().chain(Mutant::RACES).find(|(known, _)| *known == name).map(|(_, mutant)| *mutant)
     }
 
     /// Puts a fault in, for this thread.

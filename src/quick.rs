@@ -27,6 +27,27 @@ fn text(upstream: &str) -> String {
     )
 }
 
+/// Lines for a shell: an agent, which does all of that for a bot, and a send through it.
+#[must_use]
+pub fn agent_lines(proxy: SocketAddr, elections: SocketAddr) -> String {
+    format!(
+        r#"cat >agent.toml <<END
+[agent]
+gateway = "http://{proxy}"
+accounts = ["wxid_2"]
+[coordination]
+backend = "gateway"
+elections = "http://{elections}"
+[[route]]
+path = "/wx/{{account}}/{{*rest}}"
+account = "path:account"
+END
+fencegate agent --config agent.toml &
+sleep 1; curl -i http://127.0.0.1:7070/wx/wxid_2/send -d '{{}}'
+"#
+    )
+}
+
 /// Lines for a shell: a session, a candidate, and a send with its token.
 #[must_use]
 pub fn lines(proxy: SocketAddr, elections: SocketAddr) -> String {

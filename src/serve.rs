@@ -7,15 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin};
+use crate::agent::{self, AgentError};
 use crate::ballot;
 use crate::clock::{Clock, wall_ms};
-use crate::config::{self, AgentConfig, Barrier, Config, Coordination, OnHistoryReset, TlsListener};
+use crate::config::{
+    self, AgentConfig, AgentCoordination, Barrier, Config, Coordination, OnHistoryReset, TlsListener,
+    is_local,
+};
+use crate::descriptors;
 use crate::election::Backend;
 use crate::election::embedded::{Embedded, StateError};
+use crate::election::gateway::GatewaySessions;
 use crate::election::zookeeper::{BarrierKind, Settings, ZkSessions, ZooKeeper};
 use crate::gateway::follower::{Follower, Pace};
 use crate::gateway::registry::Registry;
@@ -24,6 +29,8 @@ use crate::gateway::service::Gateway;
 use crate::gateway::status::Status;
 use crate::telemetry::{Listener, Telemetry, name};
 use crate::tls::{Tls, TlsError};
+use crate::web::pages::Room;
+use crate::web::reload::reload_on_hangup;
 use crate::web::server;
 
 /// Why the gateway does not serve.
@@ -136,12 +143,15 @@ pub async fn with_elections(
     if let Some(listener) = bound.elections.take() {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         info!("elections on {}", listener.local_addr()?);
-        let router = ballot::router(embedded.clone(), config.auth.keys.clone());
+        let tls = bound.tls.as_ref().and_then(|tls| tls.acceptor(TlsListener::Elections));
+        let keys = config.auth.keys.clone();
+        let guarded = !keys.is_empty() || tls.is_some() || !is_local(config.listen.elections);
+        let router = ballot::router(embedded.clone(), keys, Room::guarded(guarded));
         serving = Some(tokio::spawn(server::serve_at_most(
-            ballot::MOST_CONNECTIONS,
+            descriptors::for_elections(),
             Listener::Elections,
             listener,
-            None,
+            tls,
             router,
             Arc::clone(&bound.telemetry),
             std::future::pending(),
@@ -169,20 +179,37 @@ fn zookeeper(config: &Config, ensemble: &config::ZooKeeper) -> ZooKeeper {
     })
 }
 
-/// The sessions that an agent's configuration asks for.
-#[must_use]
-pub fn zookeeper_sessions(config: &AgentConfig) -> ZkSessions {
-    let session_timeout = config.zookeeper.session_timeout;
-    let settings = Settings {
-        connect: config.zookeeper.connect.clone(),
-        session_timeout,
-        connection_timeout: session_timeout * 2 / 5,
-        auth: auth(&config.zookeeper),
-        root: config.election.root.clone(),
-        require_candidate: true,
-        barrier: BarrierKind::Quorum,
-    };
-    ZkSessions::new(settings, &config.agent.instance_id)
+/// Runs an agent with the elections that its configuration names, until `stop` is ready.
+///
+/// # Errors
+/// What keeps it from serving.
+pub async fn agent(
+    config: AgentConfig,
+    bound: agent::Bound,
+    stop: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    let instance = &config.agent.instance_id;
+    match &config.coordination {
+        AgentCoordination::ZooKeeper { service, election } => {
+            let settings = Settings {
+                connect: service.connect.clone(),
+                session_timeout: service.session_timeout,
+                connection_timeout: service.session_timeout * 2 / 5,
+                auth: auth(service),
+                root: election.root.clone(),
+                require_candidate: true,
+                barrier: BarrierKind::Quorum,
+            };
+            let sessions = ZkSessions::new(settings, instance);
+            agent::run(config, sessions, bound, stop).await
+        }
+        AgentCoordination::Gateway(elections) => {
+            let key = config.agent.gateway_key.as_ref();
+            let sessions = GatewaySessions::new(elections, key, instance)?;
+            let bound = bound.showing(sessions.tls().cloned());
+            agent::run(config, sessions, bound, stop).await
+        }
+    }
 }
 
 fn auth(zookeeper: &config::ZooKeeper) -> Vec<(String, Vec<u8>)> {
@@ -222,7 +249,8 @@ pub async fn run<B: Backend>(
         registry: Arc::clone(&registry),
         status: Arc::clone(&status),
         keys: config.auth.admin_keys.clone(),
-        exposed: !config.listen.admin.ip().to_canonical().is_loopback(),
+        exposed: !is_local(config.listen.admin),
+        tls: admin_tls.is_some(),
         backend: backend.name(),
         barrier: barrier_kind(&config).as_str(),
         per_account: config.metrics.per_account,
@@ -245,7 +273,8 @@ pub async fn run<B: Backend>(
         Arc::clone(&telemetry),
         async move { drop(admin_closes.await) },
     ));
-    let reloading = tokio::spawn(reload_on_hangup(bound.tls.clone(), Arc::clone(&telemetry)));
+    let reloading =
+        tokio::spawn(reload_on_hangup(bound.tls.clone(), gateway.senders.clone(), Arc::clone(&telemetry)));
     let upkeep = tokio::spawn(admin::upkeep(Arc::clone(&telemetry)));
     let pace = Pace {
         max_staleness: config.freshness.max_staleness,
@@ -285,24 +314,4 @@ pub async fn run<B: Backend>(
     let _ = tokio::time::timeout(Duration::from_secs(2), serving_admin).await;
     info!("ended");
     ended
-}
-
-/// Reads the certificates again on each SIGHUP, for ever. Bad ones change nothing but the log and a counter.
-async fn reload_on_hangup(tls: Option<Arc<Tls>>, telemetry: Arc<Telemetry>) {
-    let mut hangups = match signal(SignalKind::hangup()) {
-        Ok(hangups) => hangups,
-        Err(error) => return warn!("cannot listen for SIGHUP: {error}"),
-    };
-    while hangups.recv().await.is_some() {
-        let Some(tls) = &tls else {
-            info!("SIGHUP: there are no certificates to read again");
-            continue;
-        };
-        let read = tls.reload();
-        telemetry.certificate_reload(read.is_err());
-        match read {
-            Ok(()) => info!("SIGHUP: the certificates are read again; new connections get them"),
-            Err(error) => error!("SIGHUP: the certificates stay as they were: {error}"),
-        }
-    }
 }

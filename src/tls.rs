@@ -1,7 +1,10 @@
-//! TLS on our listeners: certificates, who may come with which, and the handshake.
+//! TLS on our listeners: certificates, who may come with which, and the handshake. [`sender`] is the same on the way to
+//! senders.
 //!
 //! What is read of files is exchanged as a whole, or not at all; connections that are open keep what they began with.
 //! It never asks for client certificates that nobody named.
+
+pub mod sender;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,6 +24,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+pub use self::sender::SenderTls;
 use crate::config::{self, TlsListener};
 
 /// Why there is no TLS.
@@ -30,7 +34,7 @@ pub enum TlsError {
     #[error("{key} = {path:?}: {why}")]
     File {
         /// Its key in the configuration.
-        key: &'static str,
+        key: String,
         /// Which file.
         path: PathBuf,
         /// What is wrong.
@@ -48,13 +52,7 @@ pub enum TlsError {
 #[derive(Debug)]
 pub struct Tls {
     config: config::Tls,
-    current: RwLock<Arc<Current>>,
-}
-
-#[derive(Debug)]
-struct Current {
-    proxy: Arc<ServerConfig>,
-    admin: Arc<ServerConfig>,
+    acceptors: Vec<(TlsListener, Acceptor)>,
 }
 
 impl Tls {
@@ -63,32 +61,41 @@ impl Tls {
     /// # Errors
     /// What is wrong with which file.
     pub fn load(config: &config::Tls) -> Result<Arc<Self>, TlsError> {
-        let current = RwLock::new(Arc::new(read(config)?));
-        Ok(Arc::new(Self { config: config.clone(), current }))
-    }
-
-    /// Reads all files again. New connections begin with what they say, open ones go on as they are.
-    ///
-    /// # Errors
-    /// What is wrong with which file; then nothing has changed.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        let read = Arc::new(read(&self.config)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
-        Ok(())
+        let acceptors = read(config)?
+            .into_iter()
+            .map(|(listener, server)| (listener, Acceptor { current: Arc::new(RwLock::new(server)) }));
+        Ok(Arc::new(Self { config: config.clone(), acceptors: acceptors.collect() }))
     }
 
     /// What a listener accepts with; `None`: it speaks without TLS.
     #[must_use]
-    pub fn acceptor(self: &Arc<Self>, listener: TlsListener) -> Option<Acceptor> {
-        self.config.listeners.contains(&listener).then(|| Acceptor { tls: Arc::clone(self), listener })
+    pub fn acceptor(&self, listener: TlsListener) -> Option<Acceptor> {
+        self.acceptors.iter().find(|(one, _)| *one == listener).map(|(_, acceptor)| acceptor.clone())
     }
+}
+
+/// Reads all files again, of listeners and of senders. New connections begin with what they say, open ones go on as they are.
+///
+/// # Errors
+/// What is wrong with which file; then nothing has changed.
+pub fn reload(listeners: Option<&Tls>, senders: &[Arc<SenderTls>]) -> Result<(), TlsError> {
+    let ours = listeners.map(|tls| read(&tls.config)).transpose()?;
+    let theirs = senders.iter().map(|sender| sender.read()).collect::<Result<Vec<_>, _>>()?;
+    if let (Some(tls), Some(read)) = (listeners, ours) {
+        for ((_, acceptor), (_, server)) in tls.acceptors.iter().zip(read) {
+            *acceptor.current.write().unwrap_or_else(PoisonError::into_inner) = server;
+        }
+    }
+    for (sender, read) in senders.iter().zip(theirs) {
+        sender.put(read);
+    }
+    Ok(())
 }
 
 /// How one listener accepts.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
-    tls: Arc<Tls>,
-    listener: TlsListener,
+    current: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
 impl Acceptor {
@@ -97,12 +104,8 @@ impl Acceptor {
     /// # Errors
     /// The caller speaks no TLS, or not one that is accepted, or has no certificate that may come.
     pub async fn handshake(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
-        let current = Arc::clone(&self.tls.current.read().unwrap_or_else(PoisonError::into_inner));
-        let config = match self.listener {
-            TlsListener::Proxy => &current.proxy,
-            TlsListener::Admin => &current.admin,
-        };
-        TlsAcceptor::from(Arc::clone(config)).accept(stream).await
+        let server = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        TlsAcceptor::from(server).accept(stream).await
     }
 }
 
@@ -122,94 +125,79 @@ pub fn own_client(config: &config::Tls) -> Result<TlsConnector, TlsError> {
     let own = Own { certificate: first(&chain)?, provider: Arc::clone(&provider) };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(unfit)?
+        .map_err(|why| unfit(config, why))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(own));
     let client = match config.client_ca {
-        Some(_) => builder.with_client_auth_cert(chain, key).map_err(unfit)?,
+        Some(_) => builder.with_client_auth_cert(chain, key).map_err(|why| unfit(config, why))?,
         None => builder.with_no_client_auth(),
     };
     Ok(TlsConnector::from(Arc::new(client)))
 }
 
-/// For senders: a client that trusts the authorities of a file, or the system's.
-///
-/// # Errors
-/// There are none, or what is wrong with the file.
-pub fn sender_client(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut roots = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            for certificate in certificates("upstream_ca", path)? {
-                roots.add(certificate).map_err(|why| bad_file("upstream_ca", path, why))?;
-            }
-        }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                let why =
-                    found.errors.first().map_or("install ca-certificates".to_owned(), ToString::to_string);
-                return Err(TlsError::Nobody(why));
-            }
-        }
-    }
-    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|why| TlsError::Nobody(why.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    client.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(client))
-}
-
-fn read(config: &config::Tls) -> Result<Current, TlsError> {
+/// What each listener accepts with, in the order of the configuration.
+fn read(config: &config::Tls) -> Result<Vec<(TlsListener, Arc<ServerConfig>)>, TlsError> {
     let (chain, key) = identity(config)?;
     let own = first(&chain)?;
     let provider = Arc::new(ring::default_provider());
-    let verifier = |names: &[ServerName<'static>], own: Option<CertificateDer<'static>>| {
-        let Some(path) = &config.client_ca else { return Ok(None) };
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates("[listen.tls] client_ca", path)? {
-            roots.add(certificate).map_err(|why| bad_file("[listen.tls] client_ca", path, why))?;
-        }
-        let known = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .build()
-            .map_err(|why| bad_file("[listen.tls] client_ca", path, why))?;
-        Ok(Some(Arc::new(Named { known, names: names.to_vec(), own })))
+    let known = match &config.client_ca {
+        None => None,
+        Some(path) => Some(authorities(&format!("{} client_ca", config.section), path, &provider)?),
     };
-    let server = |verifier: Option<Arc<Named>>, protocols: &[&[u8]]| {
+    let server = |listener: TlsListener, names: &[ServerName<'static>]| {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(unfit)?;
-        let builder = match verifier {
-            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            .map_err(|why| unfit(config, why))?;
+        let builder = match &known {
+            Some(known) => builder.with_client_cert_verifier(Arc::new(Named {
+                known: Arc::clone(known),
+                names: names.to_vec(),
+                own: (listener == TlsListener::Admin).then(|| own.clone()),
+                provider: Arc::clone(&provider),
+            })),
             None => builder.with_no_client_auth(),
         };
-        let mut server = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(unfit)?;
+        let mut server =
+            builder.with_single_cert(chain.clone(), key.clone_key()).map_err(|why| unfit(config, why))?;
+        let protocols: &[&[u8]] = match listener {
+            TlsListener::Proxy => &[b"h2", b"http/1.1"],
+            TlsListener::Admin | TlsListener::Elections | TlsListener::Bots => &[b"http/1.1"],
+        };
         server.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         server.ignore_client_order = true;
         // Nobody comes in on a handshake from before a reload.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        Ok::<_, TlsError>(Arc::new(server))
+        Ok((listener, Arc::new(server)))
     };
-    Ok(Current {
-        proxy: server(verifier(&config.client_names, None)?, &[b"h2", b"http/1.1"])?,
-        admin: server(verifier(&config.admin_names, Some(own))?, &[b"http/1.1"])?,
-    })
+    config.listeners.iter().map(|(listener, names)| server(*listener, names)).collect()
+}
+
+fn authorities(
+    key: &str,
+    path: &Path,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(key, path)? {
+        roots.add(certificate).map_err(|why| bad_file(key, path, why))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .build()
+        .map_err(|why| bad_file(key, path, why))
 }
 
 fn identity(
     config: &config::Tls,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-    let chain = certificates("[listen.tls] cert", &config.cert)?;
+    let section = config.section;
+    let chain = certificates(&format!("{section} cert"), &config.cert)?;
     let key = PrivateKeyDer::from_pem_file(&config.key)
-        .map_err(|why| bad_file("[listen.tls] key", &config.key, why))?;
+        .map_err(|why| bad_file(&format!("{section} key"), &config.key, why))?;
     Ok((chain, key))
 }
 
-fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = || CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
     match read() {
         Ok(none) if none.is_empty() => Err(bad_file(key, path, "there is no certificate in it")),
@@ -222,12 +210,41 @@ fn first(chain: &[CertificateDer<'static>]) -> Result<CertificateDer<'static>, T
     chain.first().cloned().ok_or_else(|| TlsError::Unfit("there is no certificate".to_owned()))
 }
 
-fn bad_file(key: &'static str, path: &Path, why: impl std::fmt::Display) -> TlsError {
-    TlsError::File { key, path: path.to_owned(), why: why.to_string() }
+fn bad_file(key: &str, path: &Path, why: impl std::fmt::Display) -> TlsError {
+    TlsError::File { key: key.to_owned(), path: path.to_owned(), why: why.to_string() }
 }
 
-fn unfit(why: Error) -> TlsError {
-    TlsError::Unfit(format!("[listen.tls]: {why}"))
+fn unfit(config: &config::Tls, why: Error) -> TlsError {
+    TlsError::Unfit(format!("{}: {why}", config.section))
+}
+
+/// Whatever certificates are taken, signatures are looked at in the one way there is.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.provider.signature_verification_algorithms.supported_schemes()
+        }
+    };
 }
 
 /// Takes certificates of known authorities, if they are for one of certain names.
@@ -238,6 +255,7 @@ struct Named {
     names: Vec<ServerName<'static>>,
     /// Our own commands come with our own certificate.
     own: Option<CertificateDer<'static>>,
+    provider: Arc<CryptoProvider>,
 }
 
 impl ClientCertVerifier for Named {
@@ -257,34 +275,21 @@ impl ClientCertVerifier for Named {
         let known = self.known.verify_client_cert(end_entity, intermediates, now)?;
         let certificate = webpki::EndEntityCert::try_from(end_entity)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let is_for = |name: &ServerName<'_>| certificate.verify_is_valid_for_subject_name(name).is_ok();
+        // Not by a wildcard: many have such a certificate, and one name means one of them.
+        let is_for = |name: &ServerName<'_>| {
+            if let ServerName::DnsName(dns) = name {
+                certificate.valid_dns_names().any(|one| one.eq_ignore_ascii_case(dns.as_ref()))
+            } else {
+                certificate.verify_is_valid_for_subject_name(name).is_ok()
+            }
+        };
         if self.names.is_empty() || self.names.iter().any(is_for) {
             return Ok(known);
         }
         Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.known.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.known.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.known.supported_verify_schemes()
-    }
+    signatures!();
 }
 
 /// Takes one certificate, whoever signed it, and whatever it is called.
@@ -309,27 +314,5 @@ impl ServerCertVerifier for Own {
         Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
+    signatures!();
 }

@@ -1,49 +1,107 @@
-//! The agent, as bots and operators see it: beside a gateway, a sender that records, and a real ZooKeeper.
+//! The agent, as bots and operators see it: beside a gateway, a sender that records, and a real ZooKeeper, or the gateway's own
+//! elections.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod support;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use support::elections::make_account;
 use support::gateway::fencegate;
 use support::{
-    Agent, AgentSetup, Answer, Connection, Ensemble, Folder, Gateway, Headers, Latch, PATIENCE, Sender, call,
-    stays, wait_until,
+    Agent, AgentSetup, Answer, Connection, Ensemble, Folder, Gateway, Headers, Latch, PATIENCE, Sender,
+    Setup, call, free_port, loopback, stays, wait_until,
 };
+
+/// Who holds the elections.
+enum Held {
+    ByZooKeeper(Ensemble),
+    ByTheGateway(SocketAddr),
+}
 
 struct Stage {
     gateway: Gateway,
     sender: Sender,
-    ensemble: Ensemble,
+    held: Held,
 }
 
 impl Stage {
-    fn start() -> Self {
+    fn in_zookeeper() -> Self {
         let ensemble = Ensemble::start(1);
         let sender = Sender::start(|_| Answer::ok().body("sent"));
         let gateway = Gateway::start(&ensemble.connect(), &sender.url());
-        Self { gateway, sender, ensemble }
+        Self { gateway, sender, held: Held::ByZooKeeper(ensemble) }
+    }
+
+    fn in_gateway() -> Self {
+        let elections = free_port();
+        let sender = Sender::start(|_| Answer::ok().body("sent"));
+        let gateway = Setup::embedded(elections, &sender.url()).start();
+        Self { gateway, sender, held: Held::ByTheGateway(loopback(elections)) }
     }
 
     fn setup(&self, instance: &str, accounts: &str) -> AgentSetup {
-        AgentSetup::new(&self.ensemble.connect(), self.gateway.proxy(), instance, accounts)
+        let setup = |connect: &str| AgentSetup::new(connect, self.gateway.proxy(), instance, accounts);
+        match &self.held {
+            Held::ByZooKeeper(ensemble) => setup(&ensemble.connect()),
+            Held::ByTheGateway(elections) => setup("unused").with_elections_at(*elections),
+        }
     }
 
     fn agent(&self, instance: &str) -> Agent {
         self.setup(instance, "[\"wxid_1\"]").start()
     }
+
+    /// Makes an account that nobody stands for.
+    fn make(&self, account: &str) {
+        match &self.held {
+            Held::ByZooKeeper(ensemble) => {
+                let maker = support::Instance::open(&ensemble.connect(), "maker");
+                maker.make_path(&maker.path(account, "members"));
+            }
+            Held::ByTheGateway(elections) => make_account(*elections, account),
+        }
+    }
+}
+
+/// Each with ZooKeeper's elections and with those that the gateway keeps.
+macro_rules! wherever_they_are_held {
+    ($($case:ident,)*) => {
+        mod zookeeper {
+            $(
+                #[test]
+                fn $case() {
+                    super::$case(&super::Stage::in_zookeeper());
+                }
+            )*
+        }
+        mod gateway {
+            $(
+                #[test]
+                fn $case() {
+                    super::$case(&super::Stage::in_gateway());
+                }
+            )*
+        }
+    };
+}
+
+wherever_they_are_held! {
+    a_bot_needs_no_token_and_only_the_leaders_sends_arrive,
+    sigterm_hands_over_at_once_and_loses_no_send_that_was_begun,
+    a_frozen_leader_says_suspend_when_it_wakes_and_none_of_its_sends_is_admitted,
+    changes_of_roles_are_told_as_events,
 }
 
 fn send(agent: &Agent) -> support::Response {
     agent.send("wxid_1", &Headers::none(), "{}")
 }
 
-#[test]
-fn a_bot_needs_no_token_and_only_the_leaders_sends_arrive() {
-    let stage = Stage::start();
+fn a_bot_needs_no_token_and_only_the_leaders_sends_arrive(stage: &Stage) {
     let first = stage.agent("host-a");
     let led = first.wait_for_role("wxid_1", "LEADER");
     let second = stage.agent("host-b");
@@ -83,7 +141,7 @@ fn a_bot_needs_no_token_and_only_the_leaders_sends_arrive() {
 
 #[test]
 fn requests_are_read_as_strictly_as_by_the_gateway() {
-    let stage = Stage::start();
+    let stage = Stage::in_zookeeper();
     let agent = stage.agent("host-a");
     agent.wait_for_role("wxid_1", "LEADER");
     let code = |method, path: &str, headers: &Headers| call(agent.bots(), method, path, headers, "").code();
@@ -104,7 +162,7 @@ fn requests_are_read_as_strictly_as_by_the_gateway() {
 
 #[test]
 fn large_bodies_and_answers_pass_whole() {
-    let stage = Stage::start();
+    let stage = Stage::in_zookeeper();
     let agent = stage.agent("host-a");
     agent.wait_for_role("wxid_1", "LEADER");
     let answer = vec![b'y'; 3 << 20];
@@ -116,9 +174,7 @@ fn large_bodies_and_answers_pass_whole() {
     assert_eq!(stage.sender.requests()[0].body, body);
 }
 
-#[test]
-fn sigterm_hands_over_at_once_and_loses_no_send_that_was_begun() {
-    let stage = Stage::start();
+fn sigterm_hands_over_at_once_and_loses_no_send_that_was_begun(stage: &Stage) {
     let latch = Latch::new();
     let held = latch.clone();
     stage.sender.behave(move |request| match request.body.as_slice() {
@@ -145,9 +201,7 @@ fn sigterm_hands_over_at_once_and_loses_no_send_that_was_begun() {
     assert!(stage.gateway.wait_for_line("leader changed").contains("reason=resigned"));
 }
 
-#[test]
-fn a_frozen_leader_says_suspend_when_it_wakes_and_none_of_its_sends_is_admitted() {
-    let stage = Stage::start();
+fn a_frozen_leader_says_suspend_when_it_wakes_and_none_of_its_sends_is_admitted(stage: &Stage) {
     let first = stage.agent("host-a");
     let led = first.wait_for_role("wxid_1", "LEADER");
     let second = stage.agent("host-b");
@@ -197,7 +251,7 @@ fn a_frozen_leader_says_suspend_when_it_wakes_and_none_of_its_sends_is_admitted(
 
 #[test]
 fn hooks_run_with_the_token_when_leading_begins_and_ends() {
-    let stage = Stage::start();
+    let stage = Stage::in_zookeeper();
     let folder = Folder::new("hooks");
     let told = folder.join("told");
     let hook = |word: &str| {
@@ -220,9 +274,7 @@ fn hooks_run_with_the_token_when_leading_begins_and_ends() {
     assert_eq!((lines[1][0], &lines[0][1..]), ("ends", &lines[1][1..]));
 }
 
-#[test]
-fn changes_of_roles_are_told_as_events() {
-    let stage = Stage::start();
+fn changes_of_roles_are_told_as_events(stage: &Stage) {
     let agent = stage.setup("host-a", "\"all\"").start();
     wait_until("it is ready", || agent.is_ready());
     let mut events = Connection::open(agent.admin());
@@ -230,8 +282,7 @@ fn changes_of_roles_are_told_as_events() {
     let text = events.read_until(b"event: roles", PATIENCE);
     assert!(text.contains("200 OK"), "{text}");
     // An account that appears is taken part in.
-    let maker = support::Instance::open(&stage.ensemble.connect(), "maker");
-    maker.make_path(&maker.path("wxid_9", "members"));
+    stage.make("wxid_9");
     let text = events.read_until(b"\"role\":\"LEADER\"", PATIENCE);
     assert!(text.contains("event: role"), "{text}");
     assert_eq!(agent.wait_for_role("wxid_9", "LEADER")["reason"], "elected");

@@ -82,6 +82,24 @@ fn without_a_file_the_lines_that_serve_prints_send_a_message() {
         answer.starts_with("HTTP/1.1 200").then_some(answer)
     });
     assert_eq!(sender.count(), 1, "{answer}");
+
+    let begin = said.find("cat >agent.toml").unwrap();
+    let (file, rest) = said[begin..].split_once("\nEND\n").unwrap();
+    let made = shell(&format!("cd {}\n{file}\nEND", folder.path().display()));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let bots = loopback(free_port()).to_string();
+    let mut command = Command::new(BINARY);
+    command.args(["agent", "--config", "agent.toml"]).current_dir(folder.path());
+    command.env("FENCEGATE__AGENT__LISTEN", &bots);
+    command.env("FENCEGATE__AGENT__ADMIN", loopback(free_port()).to_string());
+    let agent = Process::spawn("the agent", command, &folder.join("agent.log"));
+    let curl = &rest[rest.find("curl ").unwrap()..].lines().next().unwrap().replace("127.0.0.1:7070", &bots);
+    let answer = wait_for("an answer of the sender", || {
+        let answer = text(&shell(curl).stdout);
+        answer.starts_with("HTTP/1.1 200").then_some(answer)
+    });
+    assert_eq!(sender.count(), 2, "{answer}");
+    drop(agent);
     process.signal(Signal::TERM);
     assert_eq!(process.wait(PATIENCE).code(), Some(0), "{}", process.log_tail());
 

@@ -8,6 +8,7 @@ mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::{
     Answer, Ending, Gateway, Holder, Latch, PATIENCE, Relay, Setup, Shared, Stage, eventually, named_route,
-    route,
+    route, stays,
 };
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -490,11 +491,63 @@ async fn a_caller_that_opens_no_window_for_its_answer_is_closed() {
 
 /// A gateway of its own, with a line to ZooKeeper that can fall silent.
 fn alone(stage: &Stage) -> (Gateway, Relay) {
+    alone_with(stage, "")
+}
+
+fn alone_with(stage: &Stage, route: &str) -> (Gateway, Relay) {
     let port = stage.connect().rsplit(':').next().unwrap().parse().unwrap();
     let line = Relay::to(port);
     let setup =
         Setup::new(&line.connect(), &stage.sender.url()).section("freshness", "park_timeout = \"20s\"");
-    (setup.start(), line)
+    (setup.more_in_route(route).start(), line)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_nobody_reads_yet_are_small_are_counted_and_arrive_whole() {
+    const SIZE: usize = 300_000;
+    let stage = stage();
+    let holder = stage.holder();
+    let (gateway, line) = alone_with(&stage, "buffer = \"1KiB\"");
+    gateway.wait_for_holder(&holder.account, stage.bot.seq(&holder.account));
+    let caller = Http2::open(gateway.proxy()).await;
+    line.silence();
+    let taken = Arc::new(AtomicUsize::new(0));
+    let mut sending = Vec::new();
+    for _ in 0..8 {
+        let (answer, mut stream) =
+            caller.begin(caller.post(&holder, "wx").body(()).unwrap(), false).await.unwrap();
+        let taken = Arc::clone(&taken);
+        let own = tokio::spawn(async move {
+            let mut own = 0;
+            let mut most = 0;
+            while own < SIZE {
+                stream.reserve_capacity(SIZE - own);
+                let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap().unwrap();
+                let piece = room.min(SIZE - own);
+                most = most.max(piece);
+                stream.send_data(Bytes::from(vec![b'x'; piece]), own + piece == SIZE).unwrap();
+                own += piece;
+                taken.fetch_add(piece, SeqCst);
+            }
+            most
+        });
+        sending.push((answer, own));
+    }
+    let seen = || gateway.account(&holder.account).unwrap()["parked"].as_u64().unwrap();
+    let (window, frame) = (256 << 10, 16 << 10);
+    eventually("the connection's window is used up", || taken.load(SeqCst) >= window).await;
+    eventually("some are parked", || seen() > 0).await;
+    stays("nothing more is taken", Duration::from_millis(300), || taken.load(SeqCst) <= window + 8 * frame);
+    let parked = seen();
+    let counted = gateway.metrics().sum("fencegate_buffered_bytes", &[]);
+    assert!(counted >= (parked * 65_536) as f64, "{counted} of {parked}");
+    line.heal();
+    for (answer, own) in sending {
+        assert_eq!(finish(answer).await.unwrap().status, StatusCode::OK);
+        assert!(own.await.unwrap() <= 64 << 10, "one stream's window");
+    }
+    assert!(holder.seen().iter().all(|request| request.body.len() == SIZE));
+    eventually("nothing is counted", || gateway.metrics().sum("fencegate_buffered_bytes", &[]) == 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

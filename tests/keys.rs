@@ -116,6 +116,49 @@ fn the_key_reaches_neither_the_sender_nor_the_log() {
 }
 
 #[test]
+fn over_http_2_a_key_is_asked_for_and_kept_in_the_same_way() {
+    let stage = guarded();
+    let holder = stage.holder();
+    let send = |keys: &[(&str, &str)]| {
+        let mut command = std::process::Command::new("curl");
+        command.args(["-sS", "--http2-prior-knowledge", "-d", "x", "-o", "/dev/null", "-w", "%{http_code}"]);
+        let token = holder.token.iter().chain(keys.iter().copied());
+        token.for_each(|(name, value)| {
+            command.args(["-H", &format!("{name}: {value}")]);
+        });
+        let output = command.arg(format!("http://{}{}", stage.gateway.proxy(), holder.path())).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let name = "X-Fencing-Key";
+    for wrong in
+        [&[][..], &[(name, OTHERS), (name, KEY)], &[(name, KEY), (name, KEY)], &[("X_Fencing_Key", KEY)]]
+    {
+        assert_eq!(send(wrong), "401", "{wrong:?}");
+    }
+    assert_eq!(send(&[(name, OTHERS)]), "403");
+    assert!(holder.seen().is_empty());
+    assert_eq!(send(&[(name, KEY), ("X_Fencing_Key", KEY)]), "200");
+    assert!(!String::from_utf8_lossy(&only(&holder).raw_head).contains(KEY));
+    assert!(!stage.gateway.log().contains(KEY));
+}
+
+#[test]
+fn a_key_in_the_query_is_none_and_is_not_told_to_anybody() {
+    let stage = guarded();
+    let holder = stage.holder();
+    let target = format!("{}?X-Fencing-Key={KEY}&x-fencing-key={KEY}", holder.path());
+    let refused = holder.call("POST", &target, &Headers::none(), "x");
+    assert_refused(&holder, "in the query", &refused, 401, "unauthenticated");
+    assert!(!refused.text().contains(KEY) && !stage.gateway.log().contains(KEY));
+    let hop = Headers::none().with("X-Fencing-Key", KEY).with("Connection", "X-Fencing-Key");
+    let refused = holder.call("POST", &holder.path(), &hop, "x");
+    assert_refused(&holder, "named hop-by-hop", &refused, 400, "malformed_request");
+    let metrics =
+        call(stage.gateway.admin(), "GET", "/metrics", &Headers::none().with("X-Fencing-Key", OPERATOR), "");
+    assert!(!metrics.text().contains(KEY) && !metrics.text().contains(OPERATOR));
+}
+
+#[test]
 fn a_refusal_for_its_key_comes_before_the_body_and_before_100_continue() {
     let holder = guarded().holder();
     let mut connection = holder.connect();

@@ -55,6 +55,9 @@ fn i8_every_request_is_refused_unsent_or_its_sender_finds_the_account_that_was_j
     let setup = add(setup, "/j", "\"json:/data/account\"");
     let setup = add(setup, "/f", "\"form:account\"");
     let setup = add(setup, "/m", "\"multipart:account\"");
+    let setup = add(setup, "/l", "[\"form:account\", \"json:/data/account\"]");
+    let setup = add(setup, "/g/send/{account}", "\"path:account\"");
+    let setup = add(setup, "/g/{*rest}", "\"header:x-account\"");
     let gateway = add(setup, "/bot{account}/{*rest}", "\"path:account\"").start();
     // The same session leads both, so that a token fits either account: what goes wrong is not hidden by a refusal.
     for account in ACCOUNTS {

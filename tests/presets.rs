@@ -503,6 +503,20 @@ fn explain_says_route_account_token_and_verdict_as_the_gateway_would() {
     }
     let secret = ask(&gateway, &format!("POST /botHUNTER2/send HTTP/1.1\nHost: h\n{token}\n"));
     assert!(secret.contains(&sha256("HUNTER2")) && !secret.contains("HUNTER2"), "{secret}");
+    let hash = sha256("a key that is long enough to be one");
+    let keys = [
+        ("FENCEGATE__AUTH__KEYS__0__NAME", "bots"),
+        ("FENCEGATE__AUTH__KEYS__0__SHA256", hash.as_str()),
+        ("FENCEGATE__AUTH__KEYS__0__ACCOUNTS__0", "wxid_2"),
+    ];
+    let keyed = |account: &str, key: &str| {
+        let text = with("1").replace("wxid_1", account).replace("Host: h\n", &format!("Host: h\n{key}"));
+        explain(gateway.config(), &keys, text)
+    };
+    let key = "X-Fencing-Key: a key that is long enough to be one\n";
+    assert!(keyed("wxid_2", "").contains("unauthenticated (401)"));
+    assert!(keyed("wxid_1", key).contains("account_forbidden (403)"));
+    assert!(keyed("wxid_2", key).contains("unknown_account (404)"));
     gateway.kill();
     let alone = ask(&gateway, &with("1"));
     assert!(

@@ -136,6 +136,7 @@ load_programs() {
     "$python" loadtest/scale.py --accounts 5000 --no-limits
     "$python" loadtest/handover.py --handovers 50 --no-limits
     "$python" loadtest/elections.py --accounts 500 --handovers 10 --kills 1 --restart-accounts 100 --no-limits
+    "$python" loadtest/elections.py --embedded --accounts 500 --handovers 10 --kills 1 --restart-accounts 100 --no-limits
     "$python" loadtest/stage.py --accounts 100 true
     "$python" loadtest/exposed.py --slow 300 --sends 200 --no-limits
 }
@@ -163,6 +164,7 @@ run "lints" cargo clippy --all-targets --locked -- -D warnings
 run "documentation" documentation
 run "tests" cargo test --locked
 run "mutants" cargo test --locked --features mutants --test mutants -- --nocapture
+run "interleavings" cargo test --locked --features interleavings --test interleavings -- --nocapture
 run "release build" cargo build --release --locked
 run "load programs" load_programs
 if [ -d "$suite" ]; then
@@ -174,7 +176,7 @@ fi
 step="summary"
 printf '\n=== all passed in %s s\n' "$SECONDS"
 grep -E '^ +(Running|Doc-tests) |^test result:' "$logs/tests.log"
-grep '^mutant ' "$logs/mutants.log"
+grep -h '^mutant ' "$logs/mutants.log" "$logs/interleavings.log" | cut -c 1-200
 if [ -d "$suite" ]; then
     tail -n 1 "$logs/conformance.log"
 fi

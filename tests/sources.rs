@@ -41,10 +41,16 @@ fn routes(setup: Setup, url: &str) -> Setup {
         "\"static:wxid_0\"",
         "mode = \"deny\"\njson = { \"/path\" = \"/msg/recall\" }",
     );
+    let small = "max_body = \"1KiB\"\nbuffer = \"1KiB\"\njson = { \"/path\" = \"/msg/small\" }";
+    let setup = add(setup, "/one-url", "\"json:/data/guid\"", small);
     let setup = add(setup, "/one-url", "\"static:wxid_0\"", "mode = \"pass\"");
+    let setup = add(setup, "/all", "\"query:wxid\"", "methods = [\"GET\"]");
+    let setup = add(setup, "/all", "\"query:wxid\"", "mode = \"pass\"");
     let setup = add(setup, "/methods", "\"query:wxid\"", "methods = [\"GET\"]");
     let setup = add(setup, "/methods", "\"json:/wxid\"", "methods = [\"POST\", \"PUT\"]");
     let setup = add(setup, "/guard/send/{wxid}", "\"path:wxid\"", "");
+    let setup = add(setup, "/guard/put/{wxid}", "\"path:wxid\"", "methods = [\"PUT\"]");
+    let setup = add(setup, "/Guard/send/{wxid}/", "\"path:wxid\"", "");
     let setup = add(setup, "/guard/{*rest}", "\"static:wxid_0\"", "mode = \"pass\"");
     let setup = add(setup, "/ret", "\"json:/appId\"", FORM);
     add(setup, "/ret/{account}", "\"path:account\"", &format!("{FORM}\nupstream_timeout = \"100ms\""))
@@ -298,6 +304,8 @@ fn a_path_that_senders_take_for_an_earlier_routes_does_not_get_past_it() {
     assert_admitted(&ask(&format!("/guard/send/{name}")));
     assert_eq!(ask("/guard/other").header("x-fencing-verdict"), Some("passed"));
     let before = holder.seen().len();
+    assert_admitted(&ask(&format!("/Guard/send/{name}/")));
+    let before = before + 1;
     for other in ["/guard/Send/A", "/guard/s%65nd/A", "/guard/send/A/", "/guard/send;x/A", "/guard/send/A;b"]
     {
         let answer = ask(&other.replace('A', name));
@@ -317,6 +325,9 @@ fn a_method_beside_the_requests_own_is_refused_where_routes_ask_for_methods() {
     }
     let answer = holder.call("GET", &format!("{target}&_method=POST"), &Headers::none(), "");
     assert_refused(&holder, "_method", &answer, 400, "malformed_request");
+    let put = Headers::none().with("X-HTTP-Method-Override", "PUT");
+    let answer = holder.call("POST", &format!("/guard/Put/{}", holder.account), &put, "");
+    assert_refused(&holder, "another spelling", &answer, 400, "malformed_path");
     let same = Headers::none().with("X-HTTP-Method-Override", "get");
     assert_admitted(&holder.call("GET", &target, &same, ""));
     let other = holder.stage.holder();
@@ -377,6 +388,13 @@ fn a_route_is_chosen_by_method_query_and_body() {
     assert_admitted(&send(&holder, &format!("/type?type=2&wxid={name}"), "", "x"));
     assert_admitted(&holder.call("GET", &format!("/methods?wxid={name}"), &Headers::none(), ""));
     assert_admitted(&send(&holder, "/methods", JSON, format!("{{\"wxid\":\"{name}\"}}")));
+    let all = format!("/all?wxid={name}");
+    for (method, verdict) in
+        [("GET", "admitted"), ("HEAD", "admitted"), ("get", "admitted"), ("PUT", "passed")]
+    {
+        let answer = holder.call(method, &all, &Headers::none(), "");
+        assert_eq!(answer.header("x-fencing-verdict"), Some(verdict), "{method}");
+    }
     let answer = holder.call("DELETE", "/methods", &Headers::none(), "");
     assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, POST, PUT")));
     let one = |body: &str| send(&holder, "/one-url", JSON, body);
@@ -403,11 +421,24 @@ fn a_route_is_chosen_by_method_query_and_body() {
         let answer = one(body);
         assert_eq!((answer.status, answer.code().as_deref()), (400, Some("malformed_request")), "{body}");
     }
+    // The body is read before it is known whose bounds it has.
+    let small = |more: usize| {
+        format!("{{\"path\":\"/msg/small\",\"data\":{{\"guid\":\"{name}\"}},\"x\":\"{}\"}}", "x".repeat(more))
+    };
+    let chunked = |body: &str| {
+        let headers = Headers::none().with("Content-Type", JSON).with("Transfer-Encoding", "chunked");
+        holder.call("POST", "/one-url", &headers, format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
+    };
+    for large in [one(&small(2000)), chunked(&small(2000))] {
+        assert_eq!((large.status, large.code().as_deref()), (413, Some("body_too_large")));
+    }
     let answer = send(&holder, "/one-url", URLENCODED, "path=/msg/send_text");
     assert_eq!(answer.code().as_deref(), Some("malformed_request"));
     let no_account = "{\"path\":\"/msg/send_text\",\"v\":2}";
     assert_eq!(one(no_account).code().as_deref(), Some("malformed_account"));
     assert_eq!(holder.seen().len(), before);
+    assert_admitted(&one(&small(100)));
+    assert_admitted(&chunked(&small(100)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use rustix::process::Signal;
@@ -15,6 +15,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use socket2::{Domain, Socket, Type};
 use support::certificates::text;
+use support::tls::{ask, curl, s_client, said};
 use support::{
     AgentSetup, Answer, Authority, Certificate, Connection, Gateway, Headers, PATIENCE, Setup, Shared, Stage,
     call, only, wait_until,
@@ -58,14 +59,11 @@ impl World {
 
     /// A send with curl; what it prints is `VERSION STATUS`.
     fn curl(&self, account: &str, token: &Headers, arguments: &[&str]) -> Result<String, String> {
-        let mut command = Command::new("curl");
-        command.args(["-sS", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_version} %{http_code}"]);
-        command.args(["--cacert", text(&self.authority.cert()), "-X", "POST", "-d", "x"]).args(arguments);
+        let mut command = curl(&self.authority, self.gateway.proxy(), &format!("/wx/{account}/send"));
+        command.args(["-o", "/dev/null", "-w", "%{http_version} %{http_code}", "-d", "x"]).args(arguments);
         token.iter().for_each(|(name, value)| {
             command.args(["-H", &format!("{name}: {value}")]);
         });
-        command.arg(format!("https://localhost:{}/wx/{account}/send", self.gateway.proxy().port()));
-        command.args(["--resolve", &format!("localhost:{}:127.0.0.1", self.gateway.proxy().port())]);
         said(&command.output().unwrap())
     }
 
@@ -75,17 +73,8 @@ impl World {
     }
 
     fn s_client(&self) -> Command {
-        let mut command = Command::new("openssl");
-        command.args(["s_client", "-connect", &self.gateway.proxy().to_string(), "-verify_return_error"]);
-        command.args(["-CAfile", text(&self.authority.cert())]);
-        command
+        s_client(&self.authority, self.gateway.proxy())
     }
-}
-
-fn said(output: &Output) -> Result<String, String> {
-    let (said, complained) = (&output.stdout, &output.stderr);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(said)) } else { Err(text(complained)) }
 }
 
 #[test]
@@ -145,28 +134,17 @@ fn only_certificates_of_the_authority_for_an_allowed_name_may_send() {
             "the name without what makes it one",
             world.authority.sign("bot-1.internal", "DNS:x.bot-1.internal"),
         ),
+        ("a wildcard", world.authority.sign("wildcard", "DNS:*.internal")),
         ("another authority", strangers.sign("stranger", "DNS:bot-1.internal")),
         ("the gateway's own", world.server.clone()),
     ] {
         assert!(send(&certificate).is_err(), "{what}");
     }
     assert!(holder.seen().is_empty());
-    wait_until("they are counted", || world.errors("tls") >= before + 5.0);
+    wait_until("they are counted", || world.errors("tls") >= before + 6.0);
     for names in ["DNS:bot-1.internal", "DNS:x.internal,DNS:BOT-1.internal", "DNS:x,IP:10.0.0.1"] {
         assert_eq!(send(&world.authority.sign("bot", names)).as_deref(), Ok("2 200"), "{names}");
     }
-}
-
-/// A request on a connection of openssl's that stays open.
-fn ask(client: &mut std::process::Child, request: &str) -> String {
-    client.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
-    let output = client.stdout.as_mut().unwrap();
-    let (mut seen, mut byte) = (Vec::new(), [0]);
-    while !seen.ends_with(b"{\"sent\":true}") {
-        assert_eq!(output.read(&mut byte).unwrap(), 1, "it ended: {}", String::from_utf8_lossy(&seen));
-        seen.extend(byte);
-    }
-    String::from_utf8(seen).unwrap()
 }
 
 #[test]
@@ -319,11 +297,8 @@ fn the_admin_listener_speaks_it_too_and_our_own_commands_with_it() {
         )
         .start_unready();
     let ask = |certificate: &Certificate| {
-        let mut command = Command::new("curl");
-        command.args(["-sS", "--cacert", text(&ca), "--cert", text(&certificate.cert)]);
-        command.args(["--key", text(&certificate.key)]);
-        command.args(["--resolve", &format!("localhost:{}:127.0.0.1", gateway.admin().port())]);
-        command.arg(format!("https://localhost:{}/readyz", gateway.admin().port()));
+        let mut command = curl(&authority, gateway.admin(), "/readyz");
+        command.args(["--cert", text(&certificate.cert), "--key", text(&certificate.key)]);
         said(&command.output().unwrap())
     };
     let operator = authority.sign("operator", "DNS:operator.internal");
@@ -356,6 +331,48 @@ fn an_agent_speaks_it_to_the_gateway_that_it_trusts_and_to_no_other() {
     let wary = agent("host-w", "wxid_wary", &Authority::new("another authority"));
     let refused = wary.send("wxid_wary", &Headers::none(), "x");
     assert_eq!((refused.status, refused.code().as_deref()), (503, Some("upstream_unreachable")));
+}
+
+#[test]
+fn an_agent_shows_its_gateway_a_certificate_where_it_asks_for_one() {
+    let world = World::new(|authority| {
+        format!(
+            "client_ca = {:?}\nclient_names = [\"agent-1.internal\"]\nlisteners = [\"proxy\"]",
+            authority.cert()
+        )
+    });
+    let own = world.authority.sign("agent", "DNS:agent-1.internal");
+    let agent = |name: &str, account: &str, http: &str, certificate: Option<&Certificate>| {
+        let accounts = format!("[\"{account}\"]");
+        let setup = AgentSetup::new(&world.stage.connect(), world.gateway.proxy(), name, &accounts);
+        let setup = setup.over_tls(&world.authority.cert());
+        let lines = certificate.map_or(String::new(), |Certificate { cert, key }| {
+            format!("gateway_cert = {cert:?}\ngateway_cert_key = {key:?}\n")
+        });
+        let agent = setup.more("[agent]", &format!("{lines}gateway_http = {http:?}")).start();
+        agent.wait_for_role(account, "LEADER");
+        agent
+    };
+    for (http, version) in [("1", "1.1"), ("auto", "2"), ("2", "2")] {
+        let account = format!("wxid_shown_{http}");
+        let known = agent(&format!("host-{http}"), &account, http, Some(&own));
+        assert_eq!(known.send(&account, &Headers::none(), "x").status, 200, "{}", known.log());
+        let seen = world.stage.sender.requests();
+        let sent = seen.iter().find(|request| request.header("x-fencing-account") == Some(&account)).unwrap();
+        let via = format!("1.1 fencegate-agent, {version} fencegate");
+        assert_eq!(sent.headers.all("via").join(", "), via, "{http}");
+        known.signal(Signal::HUP);
+        known.wait_for_line("the certificates are read again");
+        assert_eq!(known.send(&account, &Headers::none(), "x").status, 200, "{}", known.log());
+    }
+    let other = world.authority.sign("other", "DNS:agent-2.internal");
+    for (number, certificate) in [None, Some(&other)].into_iter().enumerate() {
+        let account = format!("wxid_unknown_{number}");
+        let unknown = agent(&format!("host-u{number}"), &account, "2", certificate);
+        let refused = unknown.send(&account, &Headers::none(), "x");
+        // Its settings never came, so nothing was sent.
+        assert_eq!((refused.status, refused.code().as_deref()), (503, Some("upstream_unreachable")));
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::gateway::registry::Registry;
 use crate::gateway::status::Status;
 use crate::key::Key;
 use crate::telemetry::Telemetry;
+use crate::web::pages::{self, Room};
 pub use crate::web::server::serve;
 
 /// How many walks over all accounts may be under way at once.
@@ -45,6 +46,8 @@ pub struct Admin {
     pub keys: Vec<Key>,
     /// Whether other machines can reach the listener.
     pub exposed: bool,
+    /// Whether the listener speaks TLS: then a page of another site cannot pass for one of its own.
+    pub tls: bool,
     /// The backend's name in the configuration.
     pub backend: &'static str,
     /// The barrier's name in the configuration.
@@ -75,6 +78,7 @@ struct Shared {
 
 /// The routes.
 pub fn router(admin: Arc<Admin>) -> Router {
+    let room = Room::guarded(!admin.keys.is_empty() || admin.exposed || admin.tls);
     let shared = Arc::new(Shared {
         admin,
         walks: Arc::new(Semaphore::new(MOST_WALKS)),
@@ -93,6 +97,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .fallback(api::nothing_here)
         .method_not_allowed_fallback(api::wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), access::guard))
+        .layer(middleware::from_fn_with_state(room, pages::guard))
         .with_state(shared)
 }
 

@@ -11,7 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::response::sse::{Event as Message, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json, Router, middleware};
 use futures_util::future::{Either, pending};
 use futures_util::stream::{StreamExt, once};
 use serde::Serialize;
@@ -22,6 +22,7 @@ use tokio_stream::wrappers::errors::BroadcastStreamRecvError::Lagged;
 
 use super::{Agent, metrics};
 use crate::elector::Standing;
+use crate::web::pages;
 use crate::web::problem::Problem;
 use crate::web::server::Closing;
 
@@ -37,8 +38,8 @@ struct Shared {
     streams: Arc<Semaphore>,
 }
 
-/// The routes.
-pub(super) fn router(agent: Arc<Agent>) -> Router {
+/// The routes; `to_pages`: what they are to pages of other sites.
+pub(super) fn router(agent: Arc<Agent>, to_pages: pages::Room) -> Router {
     let shared = Arc::new(Shared { agent, streams: Arc::new(Semaphore::new(MOST_STREAMS)) });
     Router::new()
         .route("/healthz", get(async || "ok\n"))
@@ -48,6 +49,7 @@ pub(super) fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/events", get(events))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here; see /v1/roles"))
         .method_not_allowed_fallback(async || Problem::new(StatusCode::METHOD_NOT_ALLOWED, "use GET"))
+        .layer(middleware::from_fn_with_state(to_pages, pages::guard))
         .with_state(shared)
 }
 

@@ -34,6 +34,7 @@ use crate::forward::exchange::{self, Bounds, Failure, Outgoing};
 use crate::forward::pieces::Pieces;
 use crate::forward::target::Choice;
 use crate::key;
+use crate::web::pages;
 
 const SEQ: HeaderName = HeaderName::from_static("x-fencing-seq");
 const SESSION: HeaderName = HeaderName::from_static("x-fencing-session");
@@ -116,6 +117,8 @@ async fn forward(
 ) -> Result<Response<ReplyBody>, Refused> {
     let fields = Fields::of(&parts.headers);
     let head = head::check(&parts, &fields, agent.limits.max_header_bytes)?;
+    // Bots need no token here: a page in a browser on this machine would send as the holder.
+    pages::check(&parts.headers, pages::Room::Sends).map_err(|why| head::Refusal::new(Code::Denied, why))?;
     let has_body = incoming.as_ref().is_some_and(|incoming| !incoming.is_end_stream());
     let ahead = Ahead { head: &head, parts: &parts, fields: &fields, has_body };
     let candidates = choice::candidates(agent.routes.iter(), parts.method.as_str(), &head)?;
@@ -171,7 +174,8 @@ async fn forward(
         answer_buffer: route.answer_buffer,
     };
     let choice = Choice::only(Arc::clone(&agent.target));
-    let outgoing = Outgoing { request, progress, choice, bounds, memory: agent.memory.clone() };
+    let memory = agent.memory.clone();
+    let outgoing = Outgoing { request, progress, choice, preserves_host: false, bounds, memory };
     let leading = Leading::new(agent.elector.clone(), account.clone(), token, room);
     match exchange::send(&agent.pool, outgoing, leading, |_| {}).await {
         Ok(answer) => Ok(forwarded(answer)),

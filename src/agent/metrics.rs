@@ -83,6 +83,7 @@ pub(super) fn render(agent: &Agent) -> String {
     let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
     gauge(&mut text, name::AGENT_IN_FLIGHT, count(agent.rooms.in_flight()));
     gauge(&mut text, name::AGENT_CONNECTED, count(agent.elector.sessions().len()));
+    listeners(agent, &mut text);
     head(&mut text, name::BUILD_INFO);
     line(&mut text, name::BUILD_INFO, &[("version", env!("CARGO_PKG_VERSION"))], 1);
     if let Some(usage) = process::usage() {
@@ -94,6 +95,19 @@ pub(super) fn render(agent: &Agent) -> String {
         gauge(&mut text, name::FDS, fds);
     }
     text
+}
+
+/// What is counted of listeners, whoever has them.
+fn listeners(agent: &Agent, text: &mut String) {
+    const FAMILIES: [&str; 3] = [name::CONNECTIONS, name::CONNECTION_ERRORS, name::CERTIFICATE_RELOADS];
+    for line in agent.telemetry.render().lines() {
+        let rest = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE ")).unwrap_or(line);
+        let family = rest.split([' ', '{']).next().unwrap_or_default();
+        if FAMILIES.contains(&family) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
 }
 
 fn head(text: &mut String, name: &str) {

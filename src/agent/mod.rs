@@ -28,14 +28,16 @@ use self::hooks::HookRunner;
 use self::metrics::Counts;
 use self::room::Rooms;
 use crate::clock::Clock;
-use crate::config::{self, AgentAccounts, AgentConfig, AgentLimits};
+use crate::config::{self, AgentAccounts, AgentConfig, AgentLimits, TlsListener, is_local};
 use crate::election::session::Sessions;
 use crate::elector::{Accounts, Elector, Settings};
 use crate::forward::memory::Memory;
 use crate::forward::pool::Pool;
 use crate::forward::target::Target;
 use crate::telemetry::{Listener, Telemetry};
-use crate::tls::TlsError;
+use crate::tls::{SenderTls, Tls, TlsError};
+use crate::web::pages::Room;
+use crate::web::reload::reload_on_hangup;
 use crate::web::server::{self, Bounds};
 
 /// After giving everything up, what was sent before may take this much longer than the gateway is given.
@@ -54,7 +56,7 @@ pub enum AgentError {
         /// What the system says.
         why: std::io::Error,
     },
-    /// The gateway's certificate cannot be checked.
+    /// The gateway's certificate cannot be checked, or our own cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// A listener cannot be used.
@@ -65,22 +67,36 @@ pub enum AgentError {
 /// Listeners that are bound and not served yet.
 #[derive(Debug)]
 pub struct Bound {
+    tls: Option<Arc<Tls>>,
+    /// What is shown elsewhere than at the gateway.
+    shown: Option<Arc<SenderTls>>,
     bots: StdListener,
     admin: StdListener,
 }
 
 impl Bound {
-    /// Binds both listeners.
+    /// Reads the certificates and binds both listeners.
     ///
     /// # Errors
-    /// Which address cannot be bound.
+    /// Which address cannot be bound, or what is wrong with the certificates.
     pub fn new(config: &AgentConfig) -> Result<Self, AgentError> {
         let bind = |address: SocketAddr, key| {
             let bound = StdListener::bind(address);
             let bound = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
             bound.map_err(|why| AgentError::Bind { address, key, why })
         };
-        Ok(Self { admin: bind(config.agent.admin, "admin")?, bots: bind(config.agent.listen, "listen")? })
+        Ok(Self {
+            tls: config.agent.tls.as_ref().map(Tls::load).transpose()?,
+            shown: None,
+            admin: bind(config.agent.admin, "admin")?,
+            bots: bind(config.agent.listen, "listen")?,
+        })
+    }
+
+    /// The same, and these certificates are read again on SIGHUP as well.
+    #[must_use]
+    pub fn showing(self, shown: Option<Arc<SenderTls>>) -> Self {
+        Self { shown, ..self }
     }
 }
 
@@ -113,7 +129,9 @@ impl Agent {
             routes: routes.clone(),
             limits: limits.clone(),
             pool: Arc::new(Pool::new(clock)),
-            target: Arc::new(Target::of(0, &agent.gateway, agent.gateway_ca.as_deref())?),
+            target: Arc::new(Target::of(0, &agent.gateway, agent.protocol.http, || {
+                SenderTls::load(&agent.protocol)
+            })?),
             key,
             memory: Memory::new(limits.max_buffered.div_ceil(4)),
             rooms: Rooms::new(limits, routes),
@@ -151,10 +169,13 @@ pub async fn run<S: Sessions + Clone>(
     let hooks = HookRunner::start(config.hooks, elector.clone(), Arc::clone(&agent.counts));
 
     let (close_admin, admin_closes) = oneshot::channel::<()>();
+    let acceptor = |listener| bound.tls.as_ref().and_then(|tls| tls.acceptor(listener));
+    let (bots_tls, admin_tls) = (acceptor(TlsListener::Bots), acceptor(TlsListener::Admin));
+    let to_pages = Room::guarded(admin_tls.is_some() || !is_local(config.agent.admin));
     let serving_admin = tokio::spawn(server::serve(
         admin_listener,
-        None,
-        admin::router(Arc::clone(&agent)),
+        admin_tls,
+        admin::router(Arc::clone(&agent), to_pages),
         Arc::clone(&agent.telemetry),
         async move { drop(admin_closes.await) },
     ));
@@ -166,11 +187,13 @@ pub async fn run<S: Sessions + Clone>(
         let telemetry = Arc::clone(&own.telemetry);
         let closing = async move { drop(bots_close.await) };
         server::accept(bounds, bots, &telemetry, Listener::Proxy, closing, |stream, peer, closing| {
-            bots::converse(Arc::clone(&own), stream, peer.ip(), closing)
+            bots::converse(Arc::clone(&own), bots_tls.clone(), stream, peer.ip(), closing)
         })
         .await;
     });
     let sweeping = tokio::spawn(sweep(Arc::clone(&agent.pool)));
+    let shown = agent.target.tls.iter().map(|(tls, _)| Arc::clone(tls)).chain(bound.shown).collect();
+    let reloading = tokio::spawn(reload_on_hangup(bound.tls.clone(), shown, Arc::clone(&agent.telemetry)));
     let instance = &config.agent.instance_id;
     info!("serving bots on {bots_at}, operators on {admin_at}, as instance {}", instance.escape_debug());
 
@@ -184,6 +207,7 @@ pub async fn run<S: Sessions + Clone>(
     }
     hooks.finish().await;
     sweeping.abort();
+    reloading.abort();
     let _ = close_admin.send(());
     let _ = tokio::time::timeout(Duration::from_secs(2), serving_admin).await;
     info!("ended");

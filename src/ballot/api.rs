@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::Room;
 use crate::election::embedded::{Denied, LONGEST_TTL, SHORTEST_TTL};
+use crate::election::memory::Standing;
 use crate::fence::name::AccountName;
 use crate::fence::token::{SessionId, parse_session};
 use crate::fence::view::Holder;
@@ -21,6 +23,9 @@ use crate::web::problem::Problem;
 
 /// An instance id is at most this long: what a token can present.
 const LONGEST_INSTANCE: usize = 256;
+
+/// How many accounts are looked at with one request.
+const MOST_LOOKED_AT: usize = 1000;
 
 const LISTS_NOTHING: &str = "a JSON object such as {\"instance_id\":\"host-a\",\"ttl\":\"15s\"}";
 
@@ -85,8 +90,7 @@ pub(super) async fn stand(
     let account = may_stand(&room, &account, &headers)?;
     let secret = secret(&headers)?;
     let seq = room.embedded.stand(&account, secret).map_err(denied)?;
-    let holder =
-        room.embedded.look(&account).and_then(|(holder, _)| holder).filter(|holder| holder.seq == seq);
+    let holder = room.embedded.look(&account).and_then(|seen| seen.holder).filter(|holder| holder.seq == seq);
     let epoch = holder.as_ref().map(|holder| holder.epoch.to_string());
     Ok(Json(json!({ "seq": seq.0, "holder": holder.is_some(), "epoch": epoch })))
 }
@@ -102,9 +106,32 @@ pub(super) async fn resign(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// `GET /v1/elections`
-pub(super) async fn names(State(room): State<Arc<Room>>, headers: HeaderMap) -> Result<Json<Value>, Problem> {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Selection {
+    /// Names with commas between them.
+    accounts: Option<String>,
+}
+
+/// `GET /v1/elections`: the names of all accounts, or with `?accounts=a,b` these as they stand, in this order.
+pub(super) async fn list(
+    State(room): State<Arc<Room>>,
+    selection: Result<Query<Selection>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, Problem> {
     guard(&room, &headers)?;
+    let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
+    let Query(Selection { accounts }) =
+        selection.map_err(|why| bad(format!("only ?accounts=a,b is asked here: {why}")))?;
+    if let Some(accounts) = accounts {
+        let accounts = accounts.split(',').map(named).collect::<Result<Vec<_>, _>>()?;
+        if accounts.len() > MOST_LOOKED_AT {
+            return Err(bad(format!("at most {MOST_LOOKED_AT} accounts are looked at with one request")));
+        }
+        let secret = secret(&headers).ok();
+        let elections: Vec<_> = accounts.iter().map(|account| shown(&room, account, secret)).collect();
+        return Ok(Json(json!({ "elections": elections })));
+    }
     let mut names = room.embedded.names();
     names.sort_unstable();
     let names: Vec<&str> = names.iter().map(AccountName::as_str).collect();
@@ -118,17 +145,27 @@ pub(super) async fn look(
     headers: HeaderMap,
 ) -> Result<Json<Value>, Problem> {
     guard(&room, &headers)?;
-    Ok(Json(shown(&room, &named(&account)?)))
+    Ok(Json(shown(&room, &named(&account)?, secret(&headers).ok())))
 }
 
-/// An election as it stands. One for which nobody ever stood is vacant.
-pub(super) fn shown(room: &Room, account: &AccountName) -> Value {
-    let (holder, candidates) = room.embedded.look(account).unwrap_or_default();
-    json!({
+/// An election as it stands. One for which nobody ever stood is vacant. Whoever shows the secret of a session that lives is
+/// told its own candidate as well; any other secret changes nothing, since everybody may look.
+pub(super) fn shown(room: &Room, account: &AccountName, secret: Option<&str>) -> Value {
+    let Standing { holder, candidates, newest } = room.embedded.look(account).unwrap_or_default();
+    let numbers: Vec<u64> = candidates.iter().map(|(seq, _)| *seq).collect();
+    let mut shown = json!({
         "account": account.as_str(),
         "holder": holder.as_deref().map(shown_holder),
-        "candidates": candidates,
-    })
+        "candidates": numbers,
+        "newest": newest,
+    });
+    if let Some(session) = secret.and_then(|secret| room.embedded.whose(secret).ok())
+        && let Some(shown) = shown.as_object_mut()
+    {
+        let own = candidates.iter().find(|(_, owner)| *owner == session).map(|(seq, _)| *seq);
+        shown.insert("own".to_owned(), own.into());
+    }
+    shown
 }
 
 fn shown_holder(holder: &Holder) -> Value {
@@ -200,7 +237,7 @@ fn own<'h>(room: &Room, session: &str, headers: &'h HeaderMap) -> Result<&'h str
     }
 }
 
-fn secret(headers: &HeaderMap) -> Result<&str, Problem> {
+pub(super) fn secret(headers: &HeaderMap) -> Result<&str, Problem> {
     let detail = "the session's secret must come as Authorization: Bearer SECRET";
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret = bearer.and_then(|text| text.strip_prefix("Bearer "));

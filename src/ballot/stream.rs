@@ -35,15 +35,16 @@ pub(super) async fn events(
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     })?;
     let changes = BroadcastStream::new(room.embedded.changes());
+    let secret = api::secret(&headers).ok().map(str::to_owned);
     // Whoever reads this and looks afterwards misses nothing.
     let first = once(ready(Ok::<_, Infallible>(Event::default().event("open").data("{}"))));
     let messages = first.chain(changes.map(move |change| {
         // The place is given back when the stream is dropped.
         let _held = &place;
         Ok(match change {
-            Ok(Change::Account { name, .. }) => {
-                Event::default().event("account").data(api::shown(&room, &name).to_string())
-            }
+            Ok(Change::Account { name, .. }) => Event::default()
+                .event("account")
+                .data(api::shown(&room, &name, secret.as_deref()).to_string()),
             Ok(Change::Lost(_)) | Err(_) => Event::default().event("lagged").data("{}"),
         })
     }));

@@ -27,7 +27,7 @@ impl Client {
         let folder = std::env::temp_dir().join(format!("fencegate-ballot-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let embedded = Embedded::open(&folder.join("state"), Clock::manual()).unwrap();
-        Self { router: router(embedded, keys), folder, key: None }
+        Self { router: router(embedded, keys, pages::Room::Open), folder, key: None }
     }
 
     async fn ask(&self, method: Method, path: &str, secret: &str, body: &str) -> (StatusCode, Value) {
@@ -66,7 +66,17 @@ async fn a_plain_client_takes_part_from_its_session_to_its_end() {
     let (_, seen) = client.ask(Method::GET, "/v1/elections/wxid_1", "", "").await;
     let holder = json!({ "seq": first["seq"], "session": a, "instance": "host-a", "epoch": first["epoch"] });
     let all = json!([first["seq"], second["seq"]]);
-    assert_eq!(seen, json!({ "account": "wxid_1", "holder": holder, "candidates": all }));
+    let newest = &seen["newest"];
+    let whole = json!({ "account": "wxid_1", "holder": holder, "candidates": all, "newest": newest });
+    assert_eq!(seen, whole);
+    assert!(newest.as_i64() > first["epoch"].as_str().unwrap().parse().ok());
+    // Whoever shows its secret is told which candidate is its own, as long as its session lives.
+    let own = async |secret: &str| client.ask(Method::GET, "/v1/elections/wxid_1", secret, "").await.1;
+    assert_eq!((&own(&a_secret).await["own"], &own(&b_secret).await["own"]), (&first["seq"], &second["seq"]));
+    assert_eq!((own("0000").await.get("own"), own("").await), (None, whole.clone()));
+    let both = client.ask(Method::GET, "/v1/elections?accounts=a%2Bb,wxid_1", "", "").await.1;
+    let vacant = json!({ "account": "a+b", "holder": null, "candidates": [], "newest": 0 });
+    assert_eq!(both, json!({ "elections": [vacant, whole] }));
 
     let (status, renewed) = client.ask(Method::PUT, &format!("/v1/sessions/{a}"), &a_secret, "").await;
     assert_eq!((status, &renewed["session"]), (StatusCode::OK, &json!(a)));
@@ -78,6 +88,8 @@ async fn a_plain_client_takes_part_from_its_session_to_its_end() {
     assert_eq!(client.ask(Method::POST, candidates, &b_secret, "").await.0, StatusCode::NOT_FOUND);
     let (_, seen) = client.ask(Method::GET, "/v1/elections/wxid_1", "", "").await;
     assert_eq!((&seen["holder"], &seen["candidates"]), (&Value::Null, &json!([])));
+    assert_eq!(own(&a_secret).await["own"], Value::Null);
+    assert_eq!(own(&b_secret).await.get("own"), None);
     assert_eq!(client.ask(Method::GET, "/v1/elections", "", "").await.1, json!({ "accounts": ["wxid_1"] }));
 }
 
@@ -108,6 +120,26 @@ async fn what_is_not_asked_properly_is_refused_and_says_why() {
     let strange = client.ask(Method::POST, "/v1/elections/a%20b/candidates", &a_secret, "").await;
     assert_eq!(strange.0, StatusCode::BAD_REQUEST);
     assert_eq!(client.ask(Method::GET, "/elsewhere", "", "").await.0, StatusCode::NOT_FOUND);
+    let many = format!("accounts={}", vec!["a"; 1001].join(","));
+    for query in ["accounts=", "accounts=a,,b", "accounts=a/b", "account=a", &many] {
+        let (status, said) = client.ask(Method::GET, &format!("/v1/elections?{query}"), "", "").await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{query} {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_takes_no_part() {
+    let client = Client::new("pages", Vec::new());
+    let wish = r#"{"instance_id":"a","ttl":"15s"}"#;
+    for headers in [
+        [("host", "localhost"), ("origin", "http://evil.example")],
+        [("host", "evil.example"), ("accept", "*/*")],
+    ] {
+        let request = Request::post("/v1/sessions");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let answer = client.router.clone().oneshot(request.body(Body::from(wish)).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{headers:?}");
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use super::body::{self, Beginning};
 use super::head::{Head, Refusal};
 use super::query::{Naming, decode, naming};
 use crate::code::Code;
-use crate::config::{Captures, Route};
+use crate::config::{Captures, Route, Template};
 
 /// A route that a request may take.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +52,13 @@ pub fn candidates<'a>(
     let mut found: Option<Candidates<'a>> = None;
     let mut methods: Vec<String> = Vec::new();
     let ambiguous = |code, detail: &'static str| NoRoute::Ambiguous(Refusal::new(code, detail));
-    let mut spelt_otherwise = false;
+    let mut alike: Vec<&Template> = Vec::new();
     for (index, route) in routes.enumerate() {
         let Some(captures) = route.path.matches(head.path) else {
-            spelt_otherwise |=
-                takes(route, method) && route.path.is_alike(head.path) && has_query(route, head)?;
+            let could = takes(route, method) || head.other_method;
+            if could && route.path.is_alike(head.path) && has_query(route, head)? {
+                alike.push(&route.path);
+            }
             continue;
         };
         if route.methods.is_some() && head.other_method {
@@ -75,7 +77,8 @@ pub fn candidates<'a>(
         if !has_query(route, head)? {
             continue;
         }
-        if spelt_otherwise {
+        // Unless the later one is the same in just this spelling.
+        if alike.iter().any(|earlier| !earlier.is_alike(route.path.as_str())) {
             return Err(ambiguous(
                 Code::MalformedPath,
                 "this path is that of an earlier route in another spelling",
@@ -119,8 +122,11 @@ impl<'a> Candidates<'a> {
     }
 }
 
+/// Whether a route takes a method, also in another case. Many servers answer a HEAD by doing what a GET does.
 fn takes(route: &Route, method: &str) -> bool {
-    route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(|allowed| allowed == method))
+    let head = method.eq_ignore_ascii_case("HEAD");
+    let takes = |allowed: &String| allowed.eq_ignore_ascii_case(method) || (head && allowed == "GET");
+    route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(takes))
 }
 
 /// Whether a query has what a route asks for, under every reading.

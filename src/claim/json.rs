@@ -11,6 +11,8 @@ use super::alike;
 use crate::config::Pointer;
 
 const DEPTH_MAX: usize = 64;
+/// How many keys an object on the way may have: they are kept until it ends, and count against no limit.
+const KEYS_MAX: usize = 10_000;
 /// Beyond it, some readers round.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
@@ -35,6 +37,8 @@ pub enum JsonError {
     Depth,
     #[error("the JSON body has a key twice where the account or the route is looked for")]
     Twice,
+    #[error("the JSON body has more than {KEYS_MAX} keys where the account or the route is looked for")]
+    Keys,
     #[error("the JSON body has a key in another spelling where the account or the route is looked for")]
     Spelling,
     #[error(
@@ -146,6 +150,9 @@ impl Reader<'_> {
                 }
                 if !keys.insert(key) {
                     return Err(JsonError::Twice);
+                }
+                if keys.len() > KEYS_MAX {
+                    return Err(JsonError::Keys);
                 }
             } else {
                 self.skip_string()?;
@@ -378,6 +385,16 @@ mod tests {
         assert_eq!(at(r#"{"d":{"a":"1"},"D":{}}"#, "/d/a"), Err(JsonError::Spelling));
         assert_eq!(at(r#"{"d":{"a":"1","x":1,"x":1}}"#, "/d/a"), Err(JsonError::Twice));
         assert_eq!(at(r#"{"a":"1","b":{"x":1,"x":2}}"#, "/a"), text("1"));
+    }
+
+    #[test]
+    fn keys_are_kept_on_the_way_only_and_not_without_end() {
+        let many = |count: usize| (0..count).map(|i| format!("\"k{i}\":{i},")).collect::<String>();
+        let beside = |count: usize| format!("{{{}\"a\":\"x\"}}", many(count));
+        assert_eq!(at(&beside(KEYS_MAX - 1), "/a"), text("x"));
+        assert_eq!(at(&beside(KEYS_MAX), "/a"), Err(JsonError::Keys));
+        let elsewhere = format!("{{\"a\":\"x\",\"b\":{}}}", beside(KEYS_MAX));
+        assert_eq!(at(&elsewhere, "/a"), text("x"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! [`body`] a body. Whatever two programs could read in two ways is refused (I8). It asks nobody whether an account
 //! exists, and shows no identity that is a secret.
 
+pub mod access;
 pub mod account;
 pub mod alike;
 pub mod body;

@@ -29,8 +29,9 @@ pub struct Scanner {
     state: State,
     /// `--` and the boundary.
     delimiter: Vec<u8>,
-    /// What has come and is not read yet.
+    /// What has come; read up to `at`.
     pending: Vec<u8>,
+    at: usize,
     value: Vec<u8>,
 }
 
@@ -56,6 +57,7 @@ impl Scanner {
             state: State::Begin,
             delimiter: format!("--{boundary}").into_bytes(),
             pending: Vec::new(),
+            at: 0,
             value: Vec::new(),
         }
     }
@@ -74,9 +76,17 @@ impl Scanner {
                 State::End => self.epilogue()?,
             };
             if matches!(step, Step::Wait) {
+                // Once a piece, not once a part.
+                self.pending.drain(..self.at);
+                self.at = 0;
                 return Ok(());
             }
         }
+    }
+
+    /// What is not read yet.
+    fn rest(&self) -> &[u8] {
+        self.pending.get(self.at..).unwrap_or_default()
     }
 
     /// The body ends.
@@ -84,7 +94,7 @@ impl Scanner {
     /// # Errors
     /// Its last delimiter has not come.
     pub fn end(&self) -> Result<(), Refusal> {
-        if self.state == State::End && matches!(self.pending.as_slice(), b"" | b"\r\n") {
+        if self.state == State::End && matches!(self.rest(), b"" | b"\r\n") {
             return Ok(());
         }
         Err(malformed("the multipart body ends before its last delimiter"))
@@ -102,8 +112,8 @@ impl Scanner {
     }
 
     fn begin(&mut self) -> Result<Step, Refusal> {
-        let there = self.pending.len().min(self.delimiter.len());
-        if self.pending.get(..there) != self.delimiter.get(..there) {
+        let there = self.rest().len().min(self.delimiter.len());
+        if self.rest().get(..there) != self.delimiter.get(..there) {
             return Err(malformed("the multipart body must begin with its delimiter"));
         }
         self.after_delimiter(self.delimiter.len())
@@ -111,27 +121,28 @@ impl Scanner {
 
     /// Reads the two bytes after a delimiter that ends at `at`.
     fn after_delimiter(&mut self, at: usize) -> Result<Step, Refusal> {
-        self.state = match self.pending.get(at..at + 2) {
+        self.state = match self.rest().get(at..at + 2) {
             None => return Ok(Step::Wait),
             Some(b"\r\n") => State::Head,
             Some(b"--") => State::End,
             Some(_) => return Err(malformed(DELIMITER)),
         };
-        self.pending.drain(..at + 2);
+        self.at += at + 2;
         Ok(Step::Go)
     }
 
     fn head(&mut self) -> Result<Step, Refusal> {
-        let end = find(&self.pending, b"\r\n\r\n");
-        if end.unwrap_or(self.pending.len()) > HEAD_MAX {
+        let end = find(self.rest(), b"\r\n\r\n");
+        if end.unwrap_or(self.rest().len()) > HEAD_MAX {
             return Err(malformed("a part of the multipart body has a head that is too long"));
         }
         let Some(end) = end else { return Ok(Step::Wait) };
-        let head: Vec<u8> = self.pending.drain(..end + 4).collect();
-        if find(&head, &self.delimiter).is_some() {
+        let head = self.rest().get(..end + 4).unwrap_or_default();
+        if find(head, &self.delimiter).is_some() {
             return Err(malformed(DELIMITER));
         }
         self.state = State::Content(self.field(head.get(..end).unwrap_or_default())?);
+        self.at += end + 4;
         Ok(Step::Go)
     }
 
@@ -160,17 +171,17 @@ impl Scanner {
     }
 
     fn content(&mut self, field: Option<usize>) -> Result<Step, Refusal> {
-        let Some(at) = find(&self.pending, &self.delimiter) else {
+        let Some(at) = find(self.rest(), &self.delimiter) else {
             // The end may be the beginning of a delimiter, with the line's end before it.
-            let keep = self.pending.len().min(self.delimiter.len() + 1);
-            self.keep_value(field, self.pending.len() - keep)?;
+            let keep = self.rest().len().min(self.delimiter.len() + 1);
+            self.keep_value(field, self.rest().len() - keep)?;
             return Ok(Step::Wait);
         };
         let end = at + self.delimiter.len();
-        if self.pending.len() < end + 2 {
+        if self.rest().len() < end + 2 {
             return Ok(Step::Wait);
         }
-        let Some(content) = at.checked_sub(2).filter(|to| self.pending.get(*to..at) == Some(b"\r\n")) else {
+        let Some(content) = at.checked_sub(2).filter(|to| self.rest().get(*to..at) == Some(b"\r\n")) else {
             return Err(malformed(DELIMITER));
         };
         self.keep_value(field, content)?;
@@ -182,18 +193,18 @@ impl Scanner {
 
     /// Passes over so many bytes of content.
     fn keep_value(&mut self, field: Option<usize>, count: usize) -> Result<(), Refusal> {
-        let passed = self.pending.drain(..count);
         if field.is_some() {
-            self.value.extend(passed);
+            self.value.extend_from_slice(self.pending.get(self.at..self.at + count).unwrap_or_default());
             if self.value.len() > IDENTITY_MAX {
                 return Err(malformed("the account's part is too long"));
             }
         }
+        self.at += count;
         Ok(())
     }
 
     fn epilogue(&self) -> Result<Step, Refusal> {
-        if b"\r\n".starts_with(&self.pending) {
+        if b"\r\n".starts_with(self.rest()) {
             return Ok(Step::Wait);
         }
         Err(malformed("nothing may follow the last delimiter of a multipart body"))

@@ -117,8 +117,13 @@ pub(super) fn check_exposed(
 }
 
 /// The same for an agent, which knows no keys of bots: whoever sends to it sends as the holder.
-pub(super) fn check_agent_exposed(section: &mut Section<'_>, listener: &str, address: SocketAddr) {
-    if is_local(address) {
+pub(super) fn check_agent_exposed(
+    section: &mut Section<'_>,
+    listener: &str,
+    address: SocketAddr,
+    guarded: bool,
+) {
+    if guarded || is_local(address) {
         return;
     }
     let place = section.place_of(listener);
@@ -127,13 +132,14 @@ pub(super) fn check_agent_exposed(section: &mut Section<'_>, listener: &str, add
         &place,
         format!(
             "`{listener}`: {address} can be reached from other machines, and nothing asks callers who they are; \
-             allowed: an address of this machine alone such as 127.0.0.1:{port}, or `insecure = true` in [agent] where \
-             whoever can reach it may send for what this agent leads"
+             allowed: an address of this machine alone such as 127.0.0.1:{port}, or client certificates ([agent.tls] \
+             client_ca), or `insecure = true` in [agent] where whoever can reach it may send for what this agent leads"
         ),
     );
 }
 
 /// Whether only this machine reaches an address.
-pub(super) fn is_local(address: SocketAddr) -> bool {
+#[must_use]
+pub fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }

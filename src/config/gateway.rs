@@ -13,12 +13,12 @@ use super::auth;
 use super::error::{Problem, Read};
 use super::model::{
     Auth, Barrier, Config, Coordination, Election, Freshness, Handover, Layout, Level, Limits, Listen, Log,
-    LogFormat, Metrics, OnHistoryReset, Route, Secret, Shutdown, Tls, TlsListener, ZkAuth, ZooKeeper,
+    LogFormat, Metrics, OnHistoryReset, Route, Secret, Shutdown, ZkAuth, ZooKeeper,
 };
 use super::route;
 use super::route::SEQ_DIGITS;
 use super::section::Section;
-use super::tls;
+use super::tls::{self, TlsListener};
 use super::tree::Node;
 use super::value::{
     DAY, address as socket, choice, count, duration, flag, parsed, parsed_url, size, timeout,
@@ -72,23 +72,23 @@ pub(super) fn read(
 
 fn listen(mut section: Section<'_>, auth: &Auth, embedded: bool, problems: &mut Vec<Problem>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let absent = (!embedded).then_some((TlsListener::Elections, "ZooKeeper holds the elections"));
     let listen = Listen {
         proxy: section.take("proxy", socket, local(8080)),
         admin: section.take("admin", socket, local(9090)),
         elections: section.take("elections", socket, local(9091)),
         insecure: section.take("insecure", flag, false),
-        tls: tls::read(section.node("tls"), problems),
+        tls: tls::read(section.node("tls"), "[listen.tls]", &tls::GATEWAYS, absent, problems),
     };
     let guarded = |listener, keys: &[Key]| {
-        let asks = |tls: &Tls| tls.client_ca.is_some() && tls.listeners.contains(&listener);
-        listen.insecure || !keys.is_empty() || listen.tls.as_ref().is_some_and(asks)
+        listen.insecure || !keys.is_empty() || listen.tls.as_ref().is_some_and(|tls| tls.guards(listener))
     };
     let (proxy, admin) = (TlsListener::Proxy, TlsListener::Admin);
     auth::check_exposed(&mut section, "proxy", listen.proxy, "keys", guarded(proxy, &auth.keys));
     auth::check_exposed(&mut section, "admin", listen.admin, "admin_keys", guarded(admin, &auth.admin_keys));
     let mut taken = vec![("admin", listen.admin, "the proxy's", listen.proxy)];
     if embedded {
-        let asks = listen.insecure || !auth.keys.is_empty();
+        let asks = guarded(TlsListener::Elections, &auth.keys);
         auth::check_exposed(&mut section, "elections", listen.elections, "keys", asks);
         taken.push(("elections", listen.elections, "the proxy's", listen.proxy));
         taken.push(("elections", listen.elections, "the admin listener's", listen.admin));

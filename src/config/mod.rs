@@ -21,6 +21,7 @@ mod section;
 mod template;
 mod tls;
 mod tree;
+mod upstream;
 mod value;
 
 #[cfg(test)]
@@ -29,18 +30,24 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use agent::model::{
+    Agent, AgentAccounts, AgentConfig, AgentCoordination, AgentElection, AgentLimits, GatewayElections, Hooks,
+};
+pub use auth::is_local;
 pub use error::ConfigError;
 use error::{Place, Problem};
 pub use identity::{Identity, Table, hash};
 pub use model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Auth, Barrier, Config, Coordination,
-    Election, Freshness, Handover, Hooks, JsonValue, Layout, Level, Limits, Listen, Log, LogFormat, Metrics,
-    Mode, OnHistoryReset, Route, Secret, Shutdown, Source, Tls, TlsListener, Upstream, ZkAuth, ZooKeeper,
+    Auth, Barrier, Config, Coordination, Election, Freshness, Handover, JsonValue, Layout, Level, Limits,
+    Listen, Log, LogFormat, Metrics, Mode, OnHistoryReset, Route, Secret, Shutdown, Source, ZkAuth,
+    ZooKeeper,
 };
 pub use pointer::Pointer;
 pub use refusal::{Filling, Form};
 pub use rewrite::Rewrite;
 pub use template::{Captures, Template, TemplateError};
+pub use tls::{Tls, TlsListener};
+pub use upstream::{Endpoint, Http, Keys, Protocol, Upstream};
 
 /// Reads the file at `path`, lays `FENCEGATE__…` variables of `env` over it, and checks the result.
 ///
@@ -126,7 +133,7 @@ pub fn parse_agent(
     let env: BTreeMap<String, String> = env.into_iter().collect();
     let mut problems = Vec::new();
     let folder = Path::new(file_name).parent().unwrap_or(Path::new(""));
-    let root = tree(text, &env, "[agent], [zookeeper] and one [[route]]", &mut problems);
+    let root = tree(text, &env, "[agent], who holds the elections and one [[route]]", &mut problems);
     let config = root.and_then(|root| agent::read(&root, &env, folder, default_instance, &mut problems));
     match config {
         Some(config) if problems.is_empty() => Ok(config),

@@ -7,15 +7,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
-
 use super::identity::Identity;
 use super::pointer::Pointer;
 use super::refusal::Form;
 use super::rewrite::Rewrite;
 pub use super::secret::Secret;
 use super::template::Template;
-use crate::fence::name::AccountName;
+use super::tls::Tls;
+use super::upstream::{Protocol, Upstream};
 use crate::key::Key;
 
 /// A whole configuration.
@@ -58,32 +57,6 @@ pub struct Listen {
     pub insecure: bool,
     /// `[listen.tls]`; `None`: without.
     pub tls: Option<Tls>,
-}
-
-/// What is shown to callers over TLS, and asked of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    /// The chain of certificates, PEM, our own first.
-    pub cert: PathBuf,
-    /// Its private key, PEM.
-    pub key: PathBuf,
-    /// Whose certificates callers must show, PEM; `None`: they show none.
-    pub client_ca: Option<PathBuf>,
-    /// The names one of which a caller's certificate must be for. Empty: any.
-    pub client_names: Vec<ServerName<'static>>,
-    /// The same for the admin listener.
-    pub admin_names: Vec<ServerName<'static>>,
-    /// Which listeners.
-    pub listeners: Vec<TlsListener>,
-}
-
-/// A listener that may speak TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsListener {
-    /// The proxy.
-    Proxy,
-    /// The admin listener.
-    Admin,
 }
 
 /// Who may come. Without keys: whoever can reach the listener.
@@ -220,8 +193,8 @@ pub struct Route {
     pub refusal: Option<Form>,
     /// Where the sender listens. At least one; an account goes to one of them.
     pub upstreams: Vec<Upstream>,
-    /// Whose certificates senders must show, PEM; `None`: those that the system trusts.
-    pub upstream_ca: Option<PathBuf>,
+    /// How it is spoken to.
+    pub protocol: Protocol,
     /// What is done with a request.
     pub mode: Mode,
     /// The methods it takes, in upper case; `None`: all.
@@ -246,19 +219,6 @@ pub struct Route {
     pub drain_timeout: Duration,
     /// How many requests may be under way; at most the global limit.
     pub max_in_flight: Option<usize>,
-}
-
-/// Where a sender listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
-    /// As Host has it: brackets around IPv6, the port unless it is the scheme's own.
-    pub authority: String,
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// Its port, never 0.
-    pub port: u16,
-    /// Whether it is spoken to over TLS.
-    pub tls: bool,
 }
 
 /// Where in a request the account is.
@@ -376,92 +336,6 @@ pub enum Level {
     Debug,
     /// And everything else.
     Trace,
-}
-
-/// A whole configuration of an agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentConfig {
-    /// `[agent]`
-    pub agent: Agent,
-    /// `[zookeeper]`
-    pub zookeeper: ZooKeeper,
-    /// `[election]`
-    pub election: AgentElection,
-    /// `[[route]]`, in order: the first match wins. At least one; each leads to the gateway.
-    pub routes: Vec<Route>,
-    /// `[limits]`
-    pub limits: AgentLimits,
-    /// `[hooks]`
-    pub hooks: Hooks,
-    /// `[log]`
-    pub log: Log,
-}
-
-/// The agent itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agent {
-    /// Its id in elections and tokens.
-    pub instance_id: String,
-    /// Where bots send.
-    pub listen: SocketAddr,
-    /// The admin listener.
-    pub admin: SocketAddr,
-    /// Where the gateway listens.
-    pub gateway: Upstream,
-    /// Whose certificate an https gateway must show, PEM; `None`: those that the system trusts.
-    pub gateway_ca: Option<PathBuf>,
-    /// For the gateway's whole answer.
-    pub gateway_timeout: Duration,
-    /// What it presents to a gateway that wants keys.
-    pub gateway_key: Option<Secret>,
-    /// Which accounts it takes part in.
-    pub accounts: AgentAccounts,
-}
-
-/// Which accounts an agent takes part in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AgentAccounts {
-    /// Every account below the root, as they appear.
-    All,
-    /// These; at least one.
-    These(Vec<AccountName>),
-}
-
-/// How the elections are laid out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentElection {
-    /// What the znodes below an account mean.
-    pub layout: Layout,
-    /// The znode above all accounts: absolute, not `/`, no slash at its end.
-    pub root: String,
-}
-
-/// What an agent reads, waits for and keeps at most.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentLimits {
-    /// For a request's head, and for a connection between requests.
-    pub idle_timeout: Duration,
-    /// For the part of a body that is read before anything is sent, and for each pause of the rest.
-    pub body_read_timeout: Duration,
-    /// How many connections may be open.
-    pub max_connections: usize,
-    /// How many requests may be under way.
-    pub max_in_flight: usize,
-    /// How many bytes of bodies may be held; of answers read ahead a quarter of it.
-    pub max_buffered: u64,
-    /// How many bytes a request's head may have.
-    pub max_header_bytes: usize,
-}
-
-/// What is run when a role changes: a program and its arguments.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hooks {
-    /// When an account is led.
-    pub on_leader: Option<Vec<String>>,
-    /// When it is no longer, for whatever reason.
-    pub on_suspend: Option<Vec<String>>,
-    /// How long each may run.
-    pub timeout: Duration,
 }
 
 /// How the gateway ends.

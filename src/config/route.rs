@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::address;
 use super::error::{Problem, Read, quote};
 use super::identity::{self, Identity};
-use super::model::{Handover, JsonValue, Limits, Mode, Route, Source, Upstream};
+use super::model::{Handover, JsonValue, Limits, Mode, Route, Source};
 use super::pointer::Pointer;
 use super::refusal;
 use super::rewrite::Rewrite;
 use super::section::Section;
 use super::template::Template;
-use super::tls;
 use super::tree::{Node, Value};
+use super::upstream::{self, Protocol, UPSTREAM, Upstream};
 use super::value::{choice, count, flag, list, one_or_list, parsed, parsed_url, size, timeout};
 
 const MIB: u64 = 1 << 20;
@@ -63,12 +63,10 @@ pub(super) fn read(
         Some(given) => Some(vec![given.clone()]),
         None => section.need("upstream", UPSTREAM, upstreams),
     };
-    let upstream_ca = if given.is_some() { None } else { section.optional("upstream_ca", tls::file) };
-    let has_tls = upstreams.iter().flatten().any(|upstream| upstream.tls);
-    if upstream_ca.is_some() && upstreams.is_some() && !has_tls {
-        let place = section.place_of("upstream_ca");
-        section.problem(&place, "`upstream_ca`: no upstream is https; allowed: with \"https://host:port\"");
-    }
+    let protocol = match given {
+        Some(_) => Protocol::plain(&upstream::ROUTES),
+        None => upstream::protocol(&mut section, &upstream::ROUTES, upstreams.as_deref()),
+    };
     // Without a path there is nothing to check it against, and the path's own problem is told.
     let rewrite = section
         .optional("rewrite", |node| match &path {
@@ -117,7 +115,7 @@ pub(super) fn read(
         identity,
         refusal,
         upstreams: upstreams?,
-        upstream_ca,
+        protocol,
         mode,
         methods,
         rewrite,
@@ -158,13 +156,11 @@ fn account(section: &mut Section<'_>, mode: Mode, path: Option<&Template>) -> Op
     section.need("account", address::SOURCES, read)
 }
 
-const UPSTREAM: &str = "\"http://host:port\", or a list of such addresses of one sender";
-
 /// So many that the bits of a word tell which were asked.
 const MOST_UPSTREAMS: usize = 64;
 
 fn upstreams(node: &Node) -> Read<Vec<Upstream>> {
-    let upstreams = one_or_list(UPSTREAM, parsed_url(UPSTREAM, address::upstream))(node)?;
+    let upstreams = one_or_list(UPSTREAM, parsed_url(UPSTREAM, upstream::upstream))(node)?;
     if upstreams.len() > MOST_UPSTREAMS {
         return node.refuse(format!("{} are too many; allowed: {MOST_UPSTREAMS}", upstreams.len()));
     }

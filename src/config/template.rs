@@ -145,6 +145,9 @@ impl Template {
                 text.split_once('/').map_or((text, None), |(text, after)| (text, Some(after)));
             let same = match segment {
                 Segment::Literal(literal) => loosely(literal).eq(loosely(text)),
+                Segment::Capture { prefix, suffix, .. } if prefix.is_empty() && suffix.is_empty() => {
+                    loosely(text).next().is_some()
+                }
                 Segment::Capture { prefix, suffix, .. } => {
                     let text: Vec<u8> = loosely(text).collect();
                     let (prefix, suffix): (Vec<u8>, Vec<u8>) =

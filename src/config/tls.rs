@@ -1,4 +1,4 @@
-//! The keys of `[listen.tls]`.
+//! The keys of `[listen.tls]` and of an agent's `[agent.tls]`, and what they say.
 //!
 //! It opens none of the files it names.
 
@@ -7,34 +7,115 @@ use std::path::PathBuf;
 use rustls::pki_types::ServerName;
 
 use super::error::{Problem, Read};
-use super::model::{Tls, TlsListener};
 use super::section::Section;
 use super::tree::Node;
 use super::value::{choice, list, parsed};
 
-/// `None` where there is no such section, or with problems.
-pub(super) fn read(node: Option<&Node>, problems: &mut Vec<Problem>) -> Option<Tls> {
-    let mut section = Section::new("[listen.tls]", Some(node?));
+/// What is shown to callers over TLS, and asked of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// Where it stands in the file, with brackets.
+    pub section: &'static str,
+    /// The chain of certificates, PEM, our own first.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// Whose certificates callers must show, PEM; `None`: they show none.
+    pub client_ca: Option<PathBuf>,
+    /// Which listeners speak it, and the names one of which a caller's certificate must be for there. No names: any.
+    pub listeners: Vec<(TlsListener, Vec<ServerName<'static>>)>,
+}
+
+impl Tls {
+    /// Whether a listener speaks it.
+    #[must_use]
+    pub fn is_on(&self, listener: TlsListener) -> bool {
+        self.listeners.iter().any(|(one, _)| *one == listener)
+    }
+
+    /// Whether a listener lets only those in whose certificates an authority has signed.
+    #[must_use]
+    pub fn guards(&self, listener: TlsListener) -> bool {
+        self.client_ca.is_some() && self.is_on(listener)
+    }
+}
+
+/// A listener that may speak TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsListener {
+    /// The gateway's proxy.
+    Proxy,
+    /// The admin listener, the gateway's or an agent's.
+    Admin,
+    /// That of embedded elections.
+    Elections,
+    /// An agent's, where bots send.
+    Bots,
+}
+
+/// A listener: its name in the file, and the key of its clients' names.
+pub(super) type Named = (&'static str, TlsListener, &'static str);
+
+/// The gateway's. The first one's names are those of the others too, unless they have their own.
+pub(super) const GATEWAYS: [Named; 3] = [
+    ("proxy", TlsListener::Proxy, CLIENT_NAMES),
+    ("admin", TlsListener::Admin, "admin_names"),
+    ("elections", TlsListener::Elections, "elections_names"),
+];
+
+/// An agent's.
+pub(super) const AGENTS: [Named; 2] =
+    [("listen", TlsListener::Bots, CLIENT_NAMES), ("admin", TlsListener::Admin, "admin_names")];
+
+const CLIENT_NAMES: &str = "client_names";
+
+/// `None` where there is no such section, or with problems. `absent`: a listener that there is not, and why.
+pub(super) fn read(
+    node: Option<&Node>,
+    name: &'static str,
+    all: &[Named],
+    absent: Option<(TlsListener, &str)>,
+    problems: &mut Vec<Problem>,
+) -> Option<Tls> {
+    let mut section = Section::new(name, Some(node?));
     let cert = section.need("cert", FILE, file);
     let key = section.need("key", FILE, file);
     let client_ca = section.optional("client_ca", file);
-    let names = || list("a list such as [\"bot-1.internal\"]", parsed("strings", name));
-    let client_names = section.optional("client_names", names());
-    let admin_names = section.optional("admin_names", names());
-    for (key, names) in [("client_names", &client_names), ("admin_names", &admin_names)] {
-        if names.is_some() && client_ca.is_none() {
+    let mut own_names = Vec::new();
+    for (_, _, names) in all {
+        let read = list("a list such as [\"bot-1.internal\"]", parsed("strings", certified));
+        own_names.push(section.optional(names, read));
+    }
+    let choices: Vec<_> = all.iter().map(|(word, listener, _)| (*word, *listener)).collect();
+    let words: Vec<_> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+    let there = choices.iter().map(|(_, listener)| *listener);
+    let there = there.filter(|listener| absent.is_none_or(|(absent, _)| absent != *listener)).collect();
+    let listeners = section.take("listeners", list(&words.join(", "), choice(&choices, &[])), there);
+    let absence = |listener| absent.filter(|(absent, _)| *absent == listener).map(|(_, why)| why);
+    for ((word, listener, names), own) in all.iter().zip(&own_names) {
+        let refusal = if let Some(why) = absence(*listener).filter(|_| listeners.contains(listener)) {
+            Some(("listeners", format!("`listeners`: \"{word}\": {why}; allowed: without it")))
+        } else if own.is_none() {
+            None
+        } else if client_ca.is_none() {
+            Some((*names, format!("`{names}`: nothing asks for certificates; allowed: with client_ca")))
+        } else if let Some(why) = absence(*listener) {
+            Some((*names, format!("`{names}`: {why}; allowed: without it")))
+        } else if *names != CLIENT_NAMES && !listeners.contains(listener) {
+            Some((*names, format!("`{names}`: `listeners` is without \"{word}\"; allowed: with it")))
+        } else {
+            None
+        };
+        if let Some((key, text)) = refusal {
             let place = section.place_of(key);
-            section
-                .problem(&place, format!("`{key}`: nothing asks for certificates; allowed: with client_ca"));
+            section.problem(&place, text);
         }
     }
-    let listeners = [("proxy", TlsListener::Proxy), ("admin", TlsListener::Admin)];
-    let all = listeners.map(|(_, listener)| listener).to_vec();
-    let listeners = section.take("listeners", list("\"proxy\", \"admin\"", choice(&listeners, &[])), all);
     section.finish(problems);
-    let client_names = client_names.unwrap_or_default();
-    let admin_names = admin_names.unwrap_or_else(|| client_names.clone());
-    Some(Tls { cert: cert?, key: key?, client_ca, client_names, admin_names, listeners })
+    let shared = own_names.first().cloned().flatten().unwrap_or_default();
+    let spoken = all.iter().zip(own_names).filter(|((_, listener, _), _)| listeners.contains(listener));
+    let listeners = spoken.map(|((_, listener, _), own)| (*listener, own.unwrap_or_else(|| shared.clone())));
+    Some(Tls { section: name, cert: cert?, key: key?, client_ca, listeners: listeners.collect() })
 }
 
 const FILE: &str = "a file such as \"server.pem\"";
@@ -46,7 +127,8 @@ pub(super) fn file(node: &Node) -> Read<PathBuf> {
     parsed(FILE, parse)(node)
 }
 
-fn name(text: &str) -> Result<ServerName<'static>, &'static str> {
+/// A name that a certificate is for.
+pub(super) fn certified(text: &str) -> Result<ServerName<'static>, &'static str> {
     ServerName::try_from(text.to_owned()).map_err(
         |_| "no name; allowed: a DNS name or an address, as the certificate's alternative name has it",
     )

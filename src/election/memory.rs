@@ -89,6 +89,17 @@ impl World {
     }
 }
 
+/// An account as it stands at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Who holds it.
+    pub holder: Option<Arc<Holder>>,
+    /// The numbers of its candidates, ascending, and their sessions.
+    pub candidates: Vec<(u64, SessionId)>,
+    /// The number of its last change: of two looks, the one with the larger is newer.
+    pub newest: i64,
+}
+
 /// An election service in this process. Clones are the same service.
 #[derive(Clone, Debug)]
 pub struct Memory {
@@ -187,12 +198,13 @@ impl Memory {
         self.world().accounts.keys().cloned().collect()
     }
 
-    /// Who holds an account, and the numbers of its candidates in order; `None` if nobody ever stood for it.
+    /// An account as it stands; `None` if nobody ever stood for it.
     #[must_use]
-    pub fn look(&self, name: &AccountName) -> Option<(Option<Arc<Holder>>, Vec<u64>)> {
+    pub fn look(&self, name: &AccountName) -> Option<Standing> {
         let world = self.world();
         let election = world.accounts.get(name)?;
-        Some((election.holder.clone(), election.candidates.keys().copied().collect()))
+        let candidates = election.candidates.iter().map(|(seq, (owner, _))| (*seq, *owner)).collect();
+        Some(Standing { holder: election.holder.clone(), candidates, newest: election.marks.newest })
     }
 
     /// What is announced from now on.

@@ -6,6 +6,7 @@
 //! remembers what it read.
 
 pub mod embedded;
+pub mod gateway;
 pub mod memory;
 pub mod session;
 pub mod zookeeper;

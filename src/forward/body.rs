@@ -129,6 +129,12 @@ impl RequestBody {
         (body, progress)
     }
 
+    /// The same once more, if all of it is in.
+    #[must_use]
+    pub fn again(&self) -> Option<Self> {
+        self.rest.is_none().then(|| Self::buffered(self.frames.clone()))
+    }
+
     fn mark(&self, state: u8) {
         if let Some(progress) = &self.progress {
             progress.0.store(state, SeqCst);

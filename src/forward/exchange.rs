@@ -4,6 +4,7 @@
 //! and it never looks into an answer.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -11,14 +12,18 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, header};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use http::{Request, header, response};
+use hyper::body::{Body, Frame, Incoming};
+use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::body::{Progress, RequestBody};
+use super::call::{Begun, Call};
+pub use super::failure::Failure;
+use super::failure::{maybe_sent, not_sent};
 use super::memory::{Kept, Memory};
-use super::pool::{Connection, Pool};
+use super::pool::{Line, Pool};
+use super::says::{End, Says};
 use super::target::{Choice, Others, Target};
 use super::{Authority, Stop};
 use crate::code::Code;
@@ -37,21 +42,6 @@ pub struct Bounds {
     pub idle: Duration,
     /// How much of an answer is read before it is passed on.
     pub answer_buffer: u64,
-}
-
-/// Why there is no answer. The code says whether the sender may have seen the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// For the caller.
-    pub code: Code,
-    /// What happened, for people.
-    pub detail: String,
-}
-
-impl Failure {
-    fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into() }
-    }
 }
 
 /// An answer.
@@ -84,6 +74,8 @@ pub struct Outgoing {
     pub progress: Option<Progress>,
     /// Where it goes.
     pub choice: Choice,
+    /// Whether its Host is the caller's, whatever address it goes to.
+    pub preserves_host: bool,
     /// Its bounds.
     pub bounds: Bounds,
     /// What bounds the answers that are read ahead.
@@ -96,6 +88,7 @@ struct Exchange<A> {
     target: Arc<Target>,
     /// Where else it may go, as long as no connection is accepted.
     others: Option<Others>,
+    preserves_host: bool,
     bounds: Bounds,
     memory: Memory,
     kept: Option<Kept>,
@@ -104,45 +97,49 @@ struct Exchange<A> {
     /// Until it is sent.
     request: Option<Request<RequestBody>>,
     /// While it is open and ours.
-    connection: Option<Connection>,
+    line: Option<Line>,
 }
 
-/// How an exchange ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// Answered whole; another request may follow.
-    Reusable,
-    /// Answered whole; no other request may follow.
-    Whole,
-    /// Not answered whole.
-    Broken,
+/// Where an answer's body comes from.
+#[derive(Debug)]
+enum Arriving {
+    /// A connection of its own.
+    Alone(Incoming),
+    /// The stream that the exchange has.
+    OnStream,
+}
+
+/// Why it broke.
+#[derive(Debug, Error)]
+enum Lost {
+    #[error(transparent)]
+    Alone(hyper::Error),
+    #[error(transparent)]
+    OnStream(super::call::Lost),
 }
 
 impl<A: Authority> Exchange<A> {
     /// Waits for `work`, as long as the authority lasts.
     fn within<'a, F: Future>(
         &'a mut self,
-        mut work: Pin<&'a mut F>,
+        work: Pin<&'a mut F>,
     ) -> impl Future<Output = Result<F::Output, Stop>> + use<'a, A, F> {
-        poll_fn(move |cx| {
-            if let Poll::Ready(done) = work.as_mut().poll(cx) {
-                return Poll::Ready(Ok(done));
-            }
-            self.authority.poll_stop(cx).map(Err)
-        })
+        within(&self.authority, work)
     }
 
     /// Finds a connection that is ready, the last used one first.
     async fn connect(&mut self) -> Result<(), Failure> {
-        while let Some(mut connection) = self.pool.take(&self.target) {
-            if !connection.sender.is_ready() {
+        while let Some(mut line) = self.pool.take(&self.target) {
+            if let Line::Connection(connection) = &mut line
+                && !connection.sender.is_ready()
+            {
                 // Its task may not have seen yet that the last exchange is over, or that the sender closed it.
                 let ready = self.within(pin!(connection.sender.ready())).await.map_err(not_sent)?;
                 if ready.is_err() {
                     continue;
                 }
             }
-            self.connection = Some(connection);
+            self.line = Some(line);
             return Ok(());
         }
         Box::pin(self.connect_anew()).await
@@ -150,12 +147,12 @@ impl<A: Authority> Exchange<A> {
 
     async fn connect_anew(&mut self) -> Result<(), Failure> {
         loop {
-            let target = Arc::clone(&self.target);
-            let connect = pin!(tokio::time::timeout(self.bounds.connect, Pool::connect(&target)));
+            let (pool, target) = (Arc::clone(&self.pool), Arc::clone(&self.target));
+            let connect = pin!(tokio::time::timeout(self.bounds.connect, pool.connect(&target)));
             let why = match self.within(connect).await.map_err(not_sent)? {
-                Ok(Ok(connection)) => {
+                Ok(Ok(line)) => {
                     target.answered();
-                    self.connection = Some(connection);
+                    self.line = Some(line);
                     return Ok(());
                 }
                 Ok(Err(why)) => format!("the sender cannot be reached: {why}"),
@@ -172,41 +169,94 @@ impl<A: Authority> Exchange<A> {
 
     /// Another address, before anything was written.
     fn go_to(&mut self, next: Arc<Target>) {
-        let old = std::mem::replace(&mut self.target, next);
+        self.target = next;
         if let Some(request) = &mut self.request
-            && request.headers().get(header::HOST) == Some(&old.authority)
+            && !self.preserves_host
         {
             request.headers_mut().insert(header::HOST, self.target.authority.clone());
         }
     }
 
     /// Sends the request; an answer's head.
-    async fn send(&mut self) -> Result<Response<Incoming>, Failure> {
+    async fn send(&mut self) -> Result<(response::Parts, Arriving), Failure> {
         loop {
             self.connect().await?;
             self.authority.begin().map_err(|code| Failure::new(code, ""))?;
-            let (Some(connection), Some(request)) = (&mut self.connection, self.request.take()) else {
-                return Err(Failure::new(Code::Internal, ""));
+            let Some(request) = self.request.take() else { return Err(Failure::new(Code::Internal, "")) };
+            let Some(Line::Connection(connection)) = &mut self.line else {
+                match Box::pin(self.send_on_stream(request)).await? {
+                    Some(head) => return Ok((head, Arriving::OnStream)),
+                    None => continue,
+                }
             };
             let answer = pin!(connection.sender.try_send_request(request));
-            let mut failed = match self.within(answer).await.map_err(maybe_sent)? {
-                Ok(response) => return Ok(response),
+            let mut failed = match within(&self.authority, answer).await.map_err(maybe_sent)? {
+                Ok(response) => {
+                    let (head, body) = response.into_parts();
+                    return Ok((head, Arriving::Alone(body)));
+                }
                 Err(failed) => failed,
             };
-            self.request = failed.take_message();
-            if self.request.is_none() {
+            let request = failed.take_message();
+            if request.is_none() {
                 return Err(self.broken(failed.error()));
             }
-            // The connection closed while it was idle: the request never left this process.
-            self.authority.unbegin();
-            if self.connection.as_ref().is_none_or(|connection| !connection.used) {
-                let why = format!("the sender closed a new connection: {}", failed.error());
-                return Err(Failure::new(Code::UpstreamUnreachable, why));
-            }
+            let used = connection.used;
+            self.unsent(request, used, failed.error())?;
         }
     }
 
-    fn broken(&self, why: &dyn std::fmt::Display) -> Failure {
+    /// The same on a shared connection; `None` where it was closed and the request never left this process.
+    async fn send_on_stream(
+        &mut self,
+        request: Request<RequestBody>,
+    ) -> Result<Option<response::Parts>, Failure> {
+        let Some(Line::Room(room)) = self.line.take() else { return Err(Failure::new(Code::Internal, "")) };
+        let used = room.is_used();
+        let (call, spare) = match Call::begin(room, self.target.tls.is_some(), request) {
+            Begun::Call(call, spare) => (call, spare),
+            Begun::Closed(request) => {
+                self.unsent(Some(request), used, &"it takes no more requests")?;
+                return Ok(None);
+            }
+            Begun::Unfit => {
+                self.authority.unbegin();
+                return Err(Failure::new(Code::MalformedRequest, "its Host is no authority"));
+            }
+        };
+        let Line::Stream(call) = self.line.insert(Line::Stream(call)) else {
+            return Err(Failure::new(Code::Internal, ""));
+        };
+        let head = call.head(|cx| self.authority.poll_stop(cx)).await.map_err(maybe_sent)?;
+        match head {
+            Ok(head) => Ok(Some(head)),
+            Err(lost) if lost.unsent => {
+                self.line = None;
+                self.unsent(spare, used, &lost)?;
+                Ok(None)
+            }
+            Err(lost) => Err(self.broken(&lost)),
+        }
+    }
+
+    /// The connection closed while it was idle: the request never left this process, and may go out again if it is still
+    /// there.
+    fn unsent(
+        &mut self,
+        request: Option<Request<RequestBody>>,
+        used: bool,
+        why: &dyn fmt::Display,
+    ) -> Result<(), Failure> {
+        self.authority.unbegin();
+        self.request = request;
+        if used && self.request.is_some() {
+            return Ok(());
+        }
+        let what = if used { "an idle connection" } else { "a new connection" };
+        Err(Failure::new(Code::UpstreamUnreachable, format!("the sender closed {what}: {why}")))
+    }
+
+    fn broken(&self, why: &dyn fmt::Display) -> Failure {
         let by_caller = self.progress.as_ref().is_some_and(Progress::is_broken);
         let who = if by_caller {
             "the request's body broke off, so the send was aborted"
@@ -216,41 +266,70 @@ impl<A: Authority> Exchange<A> {
         Failure::new(Code::UpstreamFailed, format!("{who}: {why}"))
     }
 
+    /// The next piece of the answer; `None` at its end.
+    async fn next(&mut self, from: &mut Arriving) -> Result<Option<Bytes>, Failure> {
+        let Self { authority, line, .. } = self;
+        let next = poll_fn(|cx| {
+            let next = match (&mut *from, &mut *line) {
+                (Arriving::Alone(body), _) => {
+                    let data = |frame: Frame<Bytes>| frame.into_data().unwrap_or_default();
+                    Pin::new(body)
+                        .poll_frame(cx)
+                        .map(|next| next.map(|next| next.map(data).map_err(Lost::Alone)))
+                }
+                (Arriving::OnStream, Some(Line::Stream(call))) => {
+                    call.poll_data(cx).map(|next| next.map(|next| next.map_err(Lost::OnStream)))
+                }
+                (Arriving::OnStream, _) => Poll::Ready(None),
+            };
+            match next {
+                Poll::Ready(next) => Poll::Ready(Ok(next.transpose())),
+                Poll::Pending => authority.poll_stop(cx).map(Err),
+            }
+        });
+        next.await.map_err(maybe_sent)?.map_err(|why| self.broken(&why))
+    }
+
+    /// Whether nothing more of the answer comes.
+    fn is_answered(&self, from: &Arriving) -> bool {
+        match (from, &self.line) {
+            (Arriving::Alone(body), _) => body.is_end_stream(),
+            (Arriving::OnStream, Some(Line::Stream(call))) => call.is_answered(),
+            (Arriving::OnStream, _) => false,
+        }
+    }
+
     /// Reads the answer into `frames`: whole, or as much of it as fits. True if it is whole.
     async fn receive(
         &mut self,
-        body: &mut Incoming,
+        from: &mut Arriving,
         buffer: u64,
         frames: &mut VecDeque<Bytes>,
     ) -> Result<bool, Failure> {
         let mut size = 0;
         loop {
-            if body.is_end_stream() {
+            if self.is_answered(from) {
                 return Ok(true);
             }
             if size >= buffer {
                 return Ok(false);
             }
-            match self.within(pin!(body.frame())).await.map_err(maybe_sent)? {
-                None => return Ok(true),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        let before = size.max(SMALL);
-                        size += data.len() as u64;
-                        frames.push_back(data);
-                        if size > SMALL && !self.memory.keep(&mut self.kept, size - before) {
-                            return Ok(false);
-                        }
-                    }
-                }
-                Some(Err(why)) => return Err(self.broken(&why)),
+            let Some(data) = self.next(from).await? else { return Ok(true) };
+            if data.is_empty() {
+                continue;
+            }
+            let before = size.max(SMALL);
+            size += data.len() as u64;
+            frames.push_back(data);
+            if size > SMALL && !self.memory.keep(&mut self.kept, size - before) {
+                return Ok(false);
             }
         }
     }
 
     /// Sends, and reads what has to be read before the answer is passed on.
-    async fn run(&mut self) -> Result<(Answer, End, Option<Incoming>), Failure> {
-        let (head, mut body) = self.send().await?.into_parts();
+    async fn run(&mut self) -> Result<(Answer, End, Option<Arriving>), Failure> {
+        let (head, mut body) = self.send().await?;
         if head.status.is_informational() {
             let why =
                 format!("the sender answered {} to a request that asked for no such thing", head.status);
@@ -272,9 +351,15 @@ impl<A: Authority> Exchange<A> {
     /// The exchange is over. Gives the connection back if both messages are through; closes it if it may not be used
     /// again, and resets it if the request is not: what is left of it never reaches the sender.
     async fn finish(&mut self, end: End) {
-        let Some(mut connection) = self.connection.take() else { return };
+        let mut connection = match self.line.take() {
+            Some(Line::Connection(connection)) => connection,
+            Some(Line::Stream(call)) => {
+                return Box::pin(call.end(end, self.pool.now(), self.bounds.idle)).await;
+            }
+            Some(Line::Room(_)) | None => return,
+        };
         // An answer may come before all of its request is written; what is left must not hold up the next one.
-        let through = end != End::Broken
+        let through = !end.is_broken()
             && self.progress.as_ref().is_none_or(Progress::is_sent)
             && connection.is_through().await;
         match end {
@@ -283,24 +368,23 @@ impl<A: Authority> Exchange<A> {
                 self.pool.put(&self.target, connection, self.bounds.idle);
             }
             End::Whole if through => Box::pin(connection.close()).await,
-            End::Reusable | End::Whole | End::Broken => Box::pin(connection.cut()).await,
+            End::Reusable | End::Whole | End::Broken | End::Late => Box::pin(connection.cut()).await,
         }
     }
 
     /// Passes the rest of a long answer on. The caller's speed bounds it, and the deadline bounds the caller.
     async fn pump(
         mut self,
-        mut body: Incoming,
+        mut body: Arriving,
         end: End,
         caller: mpsc::Sender<Option<Bytes>>,
         ended: impl FnOnce(Option<Code>) + Send + 'static,
     ) {
         let failure = loop {
-            let data = match self.within(pin!(body.frame())).await {
+            let data = match self.next(&mut body).await {
                 Ok(None) => break None,
-                Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-                Ok(Some(Err(_))) => break Some(Code::UpstreamFailed),
-                Err(stopped) => break Some(maybe_sent(stopped).code),
+                Ok(Some(data)) => data,
+                Err(failure) => break Some(failure.code),
             };
             // A caller that left no longer matters: the answer is read to its end all the same.
             match self.within(pin!(caller.send(Some(data)))).await {
@@ -308,7 +392,7 @@ impl<A: Authority> Exchange<A> {
                 Err(stopped) => break Some(maybe_sent(stopped).code),
             }
         };
-        self.finish(if failure.is_none() { end } else { End::Broken }).await;
+        self.finish(failure.map_or(end, failed)).await;
         // The permit goes before anybody is told; a slow caller does not hold it.
         drop(self);
         ended(failure);
@@ -318,20 +402,22 @@ impl<A: Authority> Exchange<A> {
     }
 }
 
-fn not_sent(stop: Stop) -> Failure {
-    match stop {
-        Stop::ShuttingDown => Failure::new(Code::ShuttingDown, ""),
-        Stop::Superseded | Stop::Cut => Failure::new(Code::Superseded, ""),
-        Stop::Late => Failure::new(Code::UpstreamUnreachable, "the sender could not be reached in time"),
-    }
+/// How an exchange ended that failed.
+fn failed(code: Code) -> End {
+    if code == Code::UpstreamTimeout { End::Late } else { End::Broken }
 }
 
-fn maybe_sent(stop: Stop) -> Failure {
-    match stop {
-        Stop::ShuttingDown => Failure::new(Code::ShutdownCut, ""),
-        Stop::Superseded | Stop::Cut => Failure::new(Code::HandoverCut, ""),
-        Stop::Late => Failure::new(Code::UpstreamTimeout, "the sender did not answer in time"),
-    }
+/// Waits for `work`, as long as the authority lasts.
+fn within<'a, A: Authority, F: Future>(
+    authority: &'a A,
+    mut work: Pin<&'a mut F>,
+) -> impl Future<Output = Result<F::Output, Stop>> + use<'a, A, F> {
+    poll_fn(move |cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(Ok(done));
+        }
+        authority.poll_stop(cx).map(Err)
+    })
 }
 
 /// Sends one request under an authority and reads its answer.
@@ -359,7 +445,7 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
             }
             Ok((answer, end, Some(rest))) => Ok(pass_on(exchange, answer, end, rest, ended)),
             Err(failure) => {
-                exchange.finish(End::Broken).await;
+                exchange.finish(failed(failure.code)).await;
                 drop(exchange);
                 ended(Some(failure.code));
                 Err(failure)
@@ -369,20 +455,22 @@ pub fn send<A: Authority, E: FnOnce(Option<Code>) + Send + 'static>(
 }
 
 fn begin<A: Authority>(pool: &Arc<Pool>, outgoing: Outgoing, authority: A) -> Exchange<A> {
-    let Outgoing { request, progress, choice: Choice { target, others }, bounds, memory } = outgoing;
+    let Outgoing { request, progress, choice, preserves_host, bounds, memory } = outgoing;
+    let Choice { target, others } = choice;
     authority.allow(bounds.total);
     let (pool, request) = (Arc::clone(pool), Some(request));
     Exchange {
         pool,
         target,
         others,
+        preserves_host,
         bounds,
         memory,
         kept: None,
         authority,
         progress,
         request,
-        connection: None,
+        line: None,
     }
 }
 
@@ -391,7 +479,7 @@ fn pass_on<A: Authority>(
     exchange: Exchange<A>,
     answer: Answer,
     end: End,
-    rest: Incoming,
+    rest: Arriving,
     ended: impl FnOnce(Option<Code>) + Send + 'static,
 ) -> Answer {
     let Answer { head, body, kept } = answer;
@@ -399,71 +487,4 @@ fn pass_on<A: Authority>(
     let (caller, passed_on) = mpsc::channel(8);
     tokio::spawn(exchange.pump(rest, end, caller, ended));
     Answer { head, body: AnswerBody::Partial(frames, passed_on), kept }
-}
-
-/// The time that `Keep-Alive: timeout=n` gives, less a second, or half of it.
-fn kept_for(value: &[u8]) -> Option<Duration> {
-    let text = std::str::from_utf8(value).ok()?;
-    let timeout = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
-    let kept = Duration::from_secs(timeout.trim().parse().ok()?);
-    Some(kept.saturating_sub(Duration::from_secs(1)).max(kept / 2))
-}
-
-/// What an answer's head says, found in one pass.
-#[derive(Default)]
-struct Says {
-    length: bool,
-    coding: bool,
-    close: bool,
-    events: bool,
-    /// How long the sender keeps the connection, less what a request may take to get there.
-    idle: Option<Duration>,
-}
-
-impl Says {
-    fn of(head: &http::response::Parts) -> Self {
-        let mut says = Self::default();
-        for (name, value) in &head.headers {
-            let value = value.as_bytes();
-            if name == header::CONTENT_LENGTH {
-                says.length = true;
-            } else if name == header::TRANSFER_ENCODING {
-                says.coding = true;
-            } else if name == header::CONNECTION {
-                let is_close = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(b"close");
-                says.close |= value.split(|byte| *byte == b',').any(is_close);
-            } else if name == "keep-alive" {
-                says.idle = kept_for(value);
-            } else if name == header::CONTENT_TYPE {
-                const EVENTS: &[u8] = b"text/event-stream";
-                let start = value.trim_ascii_start().get(..EVENTS.len());
-                says.events |= start.is_some_and(|start| start.eq_ignore_ascii_case(EVENTS));
-            }
-        }
-        says
-    }
-
-    /// Whether another request may follow on the connection. Framed in both ways, the sender may mean another end than the
-    /// one that was read.
-    fn end(&self, version: http::Version) -> End {
-        let reusable = version == http::Version::HTTP_11 && !(self.length && self.coding) && !self.close;
-        if reusable { End::Reusable } else { End::Whole }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_is_kept_for_less_than_its_sender_says() {
-        let kept = |text: &str| kept_for(text.as_bytes()).map(|kept| kept.as_millis());
-        assert_eq!(kept("timeout=5, max=100"), Some(4000));
-        assert_eq!(kept("max=100, timeout=2"), Some(1000));
-        assert_eq!(kept("timeout=1"), Some(500));
-        assert_eq!(kept("timeout=0"), Some(0));
-        for nothing in ["", "max=100", "timeout", "timeout=", "timeout=x", "timeout=-1", "timeout=1.5"] {
-            assert_eq!(kept(nothing), None, "{nothing}");
-        }
-    }
 }

@@ -3,7 +3,8 @@
 //! Counts only. Where no more may be kept, an answer is passed on at its caller's speed instead of being read ahead.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A bound that exchanges share.
 #[derive(Clone, Debug)]

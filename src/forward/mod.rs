@@ -1,14 +1,19 @@
 //! One request to one upstream, at most once, and what became of it.
 //!
-//! [`exchange`] sends, [`target`] says where to, [`pool`] keeps connections, [`body`] is what is sent. Nothing here knows accounts or verdicts: an
-//! [`Authority`] stands for them.
+//! [`exchange`] sends, [`target`] says where to, [`pool`] keeps connections (`wire` is what is below them, `link` and `call` are
+//! HTTP/2's), [`body`] is what is sent. Nothing here knows accounts or verdicts: an [`Authority`] stands for them.
 
 pub mod body;
+mod call;
 pub mod exchange;
+mod failure;
+mod link;
 pub mod memory;
 pub mod pieces;
 pub mod pool;
+mod says;
 pub mod target;
+mod wire;
 
 use std::task::{Context, Poll};
 use std::time::Duration;

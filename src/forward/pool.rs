@@ -2,24 +2,24 @@
 //!
 //! Keeps and makes connections. It never sends: that is the exchange's part.
 
+use std::collections::HashMap;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use super::body::RequestBody;
+use super::call::Call;
+use super::link::{Link, Room};
 use super::target::Target;
+use super::wire::{self, Cuttable, Stream};
 use crate::clock::{Clock, Moment};
+use crate::config::{Endpoint, Http};
+use crate::tls::sender::is_http2;
 
 /// More idle connections to one upstream than this are closed.
 const MOST_IDLE: usize = 256;
@@ -57,62 +57,15 @@ impl Connection {
     }
 }
 
-/// A connection's stream; dropped after a cut, it resets the connection.
+/// What a request goes out on.
 #[derive(Debug)]
-struct Cuttable<S: Stream> {
-    stream: S,
-    cut: Arc<AtomicBool>,
-}
-
-/// What a sender is spoken to over.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// The connection below.
-    fn tcp(&self) -> &TcpStream;
-}
-
-impl Stream for TcpStream {
-    fn tcp(&self) -> &TcpStream {
-        self
-    }
-}
-
-impl Stream for TlsStream<TcpStream> {
-    fn tcp(&self) -> &TcpStream {
-        self.get_ref().0
-    }
-}
-
-impl<S: Stream> Drop for Cuttable<S> {
-    fn drop(&mut self) {
-        if self.cut.load(SeqCst) {
-            // Where the system refuses, the connection is closed in order: late, but closed.
-            let _ = socket2::SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
-        }
-    }
-}
-
-impl<S: Stream> AsyncRead for Cuttable<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl<S: Stream> AsyncWrite for Cuttable<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+pub(super) enum Line {
+    /// A connection of its own, for HTTP/1.1.
+    Connection(Connection),
+    /// Room on a shared one, for HTTP/2.
+    Room(Room),
+    /// Its stream there.
+    Stream(Box<Call>),
 }
 
 #[derive(Debug)]
@@ -128,27 +81,53 @@ pub struct Pool {
     clock: Clock,
     /// By the target's number.
     idle: Mutex<Vec<Vec<Idle>>>,
+    /// The same for those that several sends share.
+    shared: Mutex<HashMap<usize, Arc<Shared>>>,
+}
+
+/// Connections to one upstream that several sends share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// In the order in which they were made: those that are not needed any more run idle and are closed.
+    links: Mutex<Vec<Arc<Link>>>,
+    /// One at a time is made, and whoever waits for it looks again.
+    making: tokio::sync::Mutex<()>,
+}
+
+impl Shared {
+    fn links(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn room(&self, now: Moment) -> Option<Room> {
+        self.links().iter().find_map(|link| link.take(now))
+    }
 }
 
 impl Pool {
     /// An empty pool.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, idle: Mutex::default() }
+        Self { clock, idle: Mutex::default(), shared: Mutex::default() }
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Vec<Idle>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection that was used last, if it is still open and young enough.
-    pub(super) fn take(&self, target: &Target) -> Option<Connection> {
+    /// Room on a shared connection, or else the connection that was used last, if it is still open and young enough.
+    pub(super) fn take(&self, target: &Target) -> Option<Line> {
         let now = self.clock.now();
+        if target.may_share()
+            && let Some(room) = self.shared(target).room(now)
+        {
+            return Some(Line::Room(room));
+        }
         let mut idle = self.idle();
         let stack = idle.get_mut(target.number)?;
         while let Some(Idle { connection, since, most }) = stack.pop() {
             if !connection.sender.is_closed() && now.since(since) < most {
-                return Some(connection);
+                return Some(Line::Connection(connection));
             }
         }
         None
@@ -173,36 +152,71 @@ impl Pool {
         for stack in self.idle().iter_mut() {
             stack.retain(|idle| !idle.connection.sender.is_closed() && now.since(idle.since) < idle.most);
         }
+        for shared in self.shared.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            shared.links().retain(|link| link.stays(now));
+        }
     }
 
-    /// Makes a connection. Dropping the future leaves nothing behind.
+    /// Makes a connection, or finds room on one that another send has just made. Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// The upstream cannot be reached; nothing was sent.
-    pub(super) async fn connect(target: &Target) -> io::Result<Connection> {
-        // A name is asked for anew each time: connections go where it leads now.
-        let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
-        stream.set_nodelay(true)?;
-        match &target.tls {
-            None => shake_hands(stream).await,
-            Some((config, name)) => {
-                let tls = TlsConnector::from(Arc::clone(config));
-                shake_hands(Box::pin(tls.connect(name.clone(), stream)).await?).await
+    pub(super) async fn connect(&self, target: &Target) -> io::Result<Line> {
+        if !target.may_share() {
+            return self.connect_alone(target).await;
+        }
+        let shared = self.shared(target);
+        let _turn = shared.making.lock().await;
+        match shared.room(self.now()) {
+            Some(room) => Ok(Line::Room(room)),
+            None => self.connect_alone(target).await,
+        }
+    }
+
+    async fn connect_alone(&self, target: &Target) -> io::Result<Line> {
+        let known = target.http == Http::Two;
+        match (&target.endpoint, &target.tls) {
+            (Endpoint::Unix(path), _) => self.shake_hands(target, wire::unix(path).await?, known).await,
+            (Endpoint::Tcp(host, port), None) => {
+                self.shake_hands(target, wire::tcp(host, *port).await?, known).await
+            }
+            (Endpoint::Tcp(host, port), Some((tls, name))) => {
+                let stream = wire::tcp(host, *port).await?;
+                let stream = Box::pin(tls.handshake(name, stream)).await?;
+                let agreed = is_http2(&stream);
+                target.agreed(agreed);
+                self.shake_hands(target, stream, agreed).await
             }
         }
+    }
+
+    async fn shake_hands<S: Stream>(&self, target: &Target, stream: S, http2: bool) -> io::Result<Line> {
+        if !http2 {
+            return Ok(Line::Connection(shake_hands(stream).await?));
+        }
+        let link = Arc::new(Box::pin(Link::shake_hands(stream)).await?);
+        let room = link.take(self.now()).ok_or_else(|| io::Error::other("it takes no requests"))?;
+        self.shared(target).links().push(link);
+        Ok(Line::Room(room))
     }
 
     /// What time it is for whoever connects.
     pub(super) fn now(&self) -> Moment {
         self.clock.now()
     }
+
+    /// The shared connections to a target.
+    fn shared(&self, target: &Target) -> Arc<Shared> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(shared.entry(target.number).or_default())
+    }
 }
 
 async fn shake_hands<S: Stream>(stream: S) -> io::Result<Connection> {
-    let cut = Arc::<AtomicBool>::default();
+    let (stream, cut) = Cuttable::new(stream);
     let (sender, connection) = http1::Builder::new()
         .writev(false)
-        .handshake(TokioIo::new(Cuttable { stream, cut: Arc::clone(&cut) }))
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(io::Error::other)?;
     let task = tokio::spawn(async move {

@@ -2,18 +2,17 @@
 //!
 //! It connects to nothing. An account goes to one address as long as that one accepts connections.
 
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::HeaderValue;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use crate::clock::Moment;
-use crate::config::Upstream;
-use crate::tls::{self, TlsError};
+use crate::config::{Endpoint, Http, Upstream};
+use crate::tls::{SenderTls, TlsError};
 
 /// An address that did not accept a connection is asked again after this, or if no other one is left.
 const DOWN: Duration = Duration::from_secs(5);
@@ -23,40 +22,63 @@ const DOWN: Duration = Duration::from_secs(5);
 pub struct Target {
     /// Its number: connections are shared by whoever has the same one.
     pub number: usize,
-    /// Name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
+    /// Where connections lead.
+    pub endpoint: Endpoint,
     /// Its authority, as Host.
     pub authority: HeaderValue,
     /// How it is spoken to; `None`: without TLS.
-    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub tls: Option<(Arc<SenderTls>, ServerName<'static>)>,
+    /// Over which version of HTTP.
+    pub http: Http,
+    /// Asked over TLS, it last agreed on HTTP/1.1.
+    alone: AtomicBool,
     /// Until when it is passed over, in nanoseconds; zero: it is not.
     down_until: AtomicU64,
 }
 
 impl Target {
-    /// One that nothing is known of yet.
+    /// One that nothing is known of yet; spoken to over HTTP/1.1 without TLS.
     #[must_use]
-    pub fn new(number: usize, host: String, port: u16, authority: HeaderValue) -> Self {
-        Self { number, host, port, authority, tls: None, down_until: AtomicU64::new(0) }
+    pub fn new(number: usize, endpoint: Endpoint, authority: HeaderValue) -> Self {
+        let (alone, down_until) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { number, endpoint, authority, tls: None, http: Http::One, alone, down_until }
     }
 
-    /// The address of a configuration, with the authorities it must have its certificate of.
+    /// The address of a configuration; `tls` is asked for where it is https.
     ///
     /// # Errors
-    /// What is wrong with them.
-    pub fn of(number: usize, upstream: &Upstream, ca: Option<&Path>) -> Result<Self, TlsError> {
+    /// What is wrong with the files for TLS.
+    pub fn of(
+        number: usize,
+        upstream: &Upstream,
+        http: Http,
+        tls: impl FnOnce() -> Result<Arc<SenderTls>, TlsError>,
+    ) -> Result<Self, TlsError> {
         // The configuration accepts nothing else.
         let authority = HeaderValue::from_str(&upstream.authority);
         let authority = authority.unwrap_or(HeaderValue::from_static("upstream"));
-        let mut target = Self::new(number, upstream.host.clone(), upstream.port, authority);
-        if upstream.tls {
-            let name = ServerName::try_from(upstream.host.clone())
-                .map_err(|why| TlsError::Unfit(format!("{}: {why}", upstream.host)))?;
-            target.tls = Some((tls::sender_client(ca)?, name));
+        let mut target = Self::new(number, upstream.endpoint.clone(), authority);
+        target.http = if http == Http::Agreed && !upstream.tls { Http::One } else { http };
+        if let (true, Endpoint::Tcp(host, _)) = (upstream.tls, &upstream.endpoint) {
+            let tls = tls()?;
+            let name = tls.name(host)?;
+            target.tls = Some((tls, name));
         }
         Ok(target)
+    }
+
+    /// Whether several sends may share a connection to it.
+    pub(super) fn may_share(&self) -> bool {
+        match self.http {
+            Http::One => false,
+            Http::Two => true,
+            Http::Agreed => !self.alone.load(Relaxed),
+        }
+    }
+
+    /// What it has agreed on over TLS.
+    pub(super) fn agreed(&self, http2: bool) {
+        self.alone.store(!http2, Relaxed);
     }
 
     /// It accepted no connection.
@@ -148,7 +170,12 @@ impl Others {
 
 /// Where an address stands for an account. The same at every gateway, and without one address the others' accounts stay.
 fn rank(account: u64, target: &Target) -> u64 {
-    let own = hash(target.host.as_bytes()) ^ u64::from(target.port).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let own = match &target.endpoint {
+        Endpoint::Tcp(host, port) => {
+            hash(host.as_bytes()) ^ u64::from(*port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        }
+        Endpoint::Unix(path) => hash(path.as_os_str().as_bytes()),
+    };
     let mixed = (account ^ own).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ (mixed >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
@@ -170,16 +197,20 @@ mod tests {
     fn targets(names: &[&str]) -> Targets {
         let target = |name: &&str| {
             let authority = HeaderValue::from_str(name).unwrap();
-            Arc::new(Target::new(0, (*name).to_owned(), 80, authority))
+            Arc::new(Target::new(0, Endpoint::Tcp((*name).to_owned(), 80), authority))
         };
         let mut all: Vec<_> = names.iter().map(target).collect();
         Targets::new(all.remove(0), all)
     }
 
+    fn name(target: &Target) -> String {
+        target.authority.to_str().unwrap().to_owned()
+    }
+
     fn places(targets: &Targets, now: Moment) -> HashMap<String, String> {
         (0..3000)
             .map(|number| format!("wxid_{number}"))
-            .map(|account| (account.clone(), targets.choose(|| (&account, now)).target.host.clone()))
+            .map(|account| (account.clone(), name(&targets.choose(|| (&account, now)).target)))
             .collect()
     }
 
@@ -196,7 +227,7 @@ mod tests {
         let reordered = places(&targets(&["c", "a", "b"]), clock.now());
         assert_eq!(before, reordered);
         let without = places(&targets(&["a", "c"]), clock.now());
-        all.iter().find(|target| target.host == "b").unwrap().failed(clock.now());
+        all.iter().find(|target| name(target) == "b").unwrap().failed(clock.now());
         let down = places(&all, clock.now());
         assert_eq!(without, down);
         assert!(before.iter().all(|(account, host)| host == "b" || down[account] == *host));
@@ -212,8 +243,8 @@ mod tests {
         all.first.failed(clock.now());
         let Choice { target, others } = all.choose(|| ("wxid_1", clock.now()));
         let mut others = others.unwrap();
-        let mut asked = vec![target.host.clone()];
-        asked.extend(std::iter::from_fn(|| others.next(clock.now())).map(|target| target.host.clone()));
+        let mut asked = vec![name(&target)];
+        asked.extend(std::iter::from_fn(|| others.next(clock.now())).map(|target| name(&target)));
         assert_eq!(asked.len(), 3);
         assert_eq!(asked[2], "a");
         all.first.answered();
@@ -221,6 +252,6 @@ mod tests {
         let one = targets(&["a"]);
         one.first.failed(clock.now());
         let only = one.choose(|| ("x", clock.now()));
-        assert!(only.target.host == "a" && only.others.is_none());
+        assert!(name(&only.target) == "a" && only.others.is_none());
     }
 }

@@ -6,7 +6,6 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use crate::clock::{Clock, Moment};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::telemetry::ConnectionError;
 
 /// How long a connection may do nothing.

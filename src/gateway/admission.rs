@@ -4,7 +4,6 @@
 //! It never touches a body or a sender.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +19,8 @@ use crate::fence::token::Claim;
 use crate::fence::view::Holder;
 use crate::forward::{Authority, Stop};
 use crate::mutant::{self, Mutant};
+use crate::sync::Notified;
+use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// How requests are judged and how long they may wait.
 #[derive(Clone, Copy, Debug)]
@@ -226,7 +227,9 @@ impl Judge<'_> {
     /// The account's entry now: it may have come, or gone and come again, since the request came.
     fn entry(&self) -> Option<Arc<Entry>> {
         match self.entry {
-            Some(entry) if !entry.forgotten.load(SeqCst) => Some(Arc::clone(entry)),
+            Some(entry) if !entry.forgotten.load(SeqCst) || mutant::is(Mutant::KeepEntry) => {
+                Some(Arc::clone(entry))
+            }
             Some(_) | None => self.registry.get(self.account),
         }
     }
@@ -364,13 +367,16 @@ impl Judge<'_> {
         if !entry.state().account.gate().is_draining() {
             return Ok(());
         }
+        if mutant::is(Mutant::LateDrain) {
+            changed.set(entry.changed.notified());
+        }
         self.until(until.after(self.rules.park_timeout), changed).await
     }
 
     async fn until(
         &self,
         deadline: Moment,
-        changed: std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
+        changed: std::pin::Pin<&mut Notified<'_>>,
     ) -> Result<(), Refused> {
         let wait = deadline.until(self.registry.clock.now());
         match tokio::time::timeout(wait, changed).await {

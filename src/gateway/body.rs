@@ -2,7 +2,6 @@
 //! permit nor is judged too early.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -14,9 +13,13 @@ use crate::claim::body::{self as bodies, Beginning};
 use crate::code::Code;
 use crate::forward::body::{Progress, RequestBody, Rest, Screen};
 use crate::forward::pieces::Pieces;
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Bodies up to this size are not counted against the limits: the number of connections bounds them well enough.
 const SMALL: u64 = 4 * 1024;
+
+/// What the connection takes in of a body that goes on, before it is read; counted while a body goes on.
+const AHEAD: u64 = 64 * 1024;
 
 /// How much of a body may come, and how fast.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +41,7 @@ pub struct Budget {
 
 impl Budget {
     /// Counts `more` bytes against each limit. False if one is exceeded.
-    fn take(&mut self, more: u64, limits: [(&Arc<AtomicU64>, u64); 3]) -> bool {
+    pub fn take(&mut self, more: u64, limits: [(&Arc<AtomicU64>, u64); 3]) -> bool {
         if self.counters.is_empty() {
             self.counters.extend(limits.iter().map(|(counter, _)| Arc::clone(counter)));
         }
@@ -72,6 +75,12 @@ pub struct Received {
 }
 
 impl Received {
+    /// How many bytes are in.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
     /// What is in, all of it.
     #[must_use]
     pub fn beginning(&mut self) -> Beginning<'_> {
@@ -140,8 +149,11 @@ pub async fn receive(
         if received.size > bounds.most {
             return Err(Code::BodyTooLarge);
         }
-        if received.size > SMALL {
-            let uncounted = received.size - received.budget.taken;
+        let complete = incoming.is_end_stream();
+        let goes_on = received.size > bounds.buffer && !complete;
+        let held = received.size + if goes_on { AHEAD } else { 0 };
+        if held > SMALL {
+            let uncounted = held - received.budget.taken;
             let share = gateway.limits.max_buffered.div_ceil(4);
             let limits = [
                 (&gateway.buffered, gateway.limits.max_buffered),
@@ -153,11 +165,8 @@ pub async fn receive(
             }
         }
         received.pieces.push(data);
-        if incoming.is_end_stream() {
-            received.complete = true;
-            return Ok(Some(received));
-        }
-        if received.size > bounds.buffer {
+        if complete || goes_on {
+            received.complete = complete;
             return Ok(Some(received));
         }
     }

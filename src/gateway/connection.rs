@@ -36,6 +36,11 @@ pub enum Stage {
 const LINGER: Duration = Duration::from_secs(1);
 /// Streams that one HTTP/2 connection may have open.
 const MOST_STREAMS: u32 = 128;
+/// What of one body a caller may send over HTTP/2 before some of it is read; four that are not read hold up their connection.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
+/// What of one answer waits for its caller beside what is counted.
+const SEND_BUFFER: usize = 64 << 10;
 /// What a client sends first that speaks HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -151,6 +156,7 @@ async fn serve_http1<S: Stream>(
     });
     let connection = http1::Builder::new()
         .header_read_timeout(None)
+        .max_buf_size(2 * worker.gateway.limits.max_header_bytes)
         .auto_date_header(false)
         .writev(false)
         .serve_connection(io, service);
@@ -178,6 +184,9 @@ async fn serve_http2<S: Stream>(
         .auto_date_header(false)
         .max_concurrent_streams(MOST_STREAMS)
         .max_header_list_size(headers)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(patience.idle)
         .keep_alive_timeout(patience.head)
         .serve_connection(io, service);

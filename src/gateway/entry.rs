@@ -2,14 +2,11 @@
 //!
 //! The mutex is held for a few instructions, never across an await, and no other one is taken under it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use http::HeaderValue;
-use tokio::sync::Notify;
 
 use super::parking::Places;
 use crate::clock::Moment;
@@ -20,6 +17,8 @@ use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 use crate::fence::view::Holder;
 use crate::forward::Stop;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use crate::sync::{AtomicWaker, Mutex, MutexGuard, Notify};
 
 /// What a request is known by while it is under way: how its task is told that it has to stop.
 #[derive(Debug)]

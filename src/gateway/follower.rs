@@ -24,6 +24,7 @@ use crate::fence::gate::Order;
 use crate::fence::name::AccountName;
 use crate::fence::view::Reading;
 use crate::mutant::{self, Mutant};
+use crate::sync::spawn;
 use crate::telemetry::{ProofResult, Reload};
 
 /// How many accounts one multi-read covers.
@@ -141,8 +142,8 @@ impl<B: Backend> Follower<B> {
         // The barrier comes first: a new session may have reached a server that lags. Everything read on this link is
         // sent after it.
         let now = self.registry.clock.now();
-        let first = self.registry.proofs.begin();
-        let barrier = Some((first, now, link.barrier()));
+        let barrier = self.begin_barrier(&mut link, now);
+        let (first, barrier) = (barrier.0, Some(barrier));
         let listing = Some((first, link.list()));
         let mut links = Links {
             link,
@@ -162,6 +163,13 @@ impl<B: Backend> Follower<B> {
             self.registry.telemetry.proof(ProofResult::Voided);
         }
         why
+    }
+
+    /// Numbers a barrier and sends it, in this order: whoever asks in between gets the next one.
+    fn begin_barrier(&self, link: &mut B::Link, now: Moment) -> (Order, Moment, Pending<()>) {
+        let early = mutant::is(Mutant::LateNumber).then(|| link.barrier());
+        let order = self.registry.proofs.begin();
+        (order, now, early.unwrap_or_else(|| link.barrier()))
     }
 
     /// Does what is due until the link is over; says why.
@@ -236,10 +244,14 @@ impl<B: Backend> Follower<B> {
 
     fn barrier_done(&self, links: &mut Links<B::Link>, done: Result<(), BackendError>) -> Option<String> {
         let (order, begun_at, _) = links.barrier.take()?;
+        let proof = Proof { order, link: links.first };
         let telemetry = &self.registry.telemetry;
         if let Err(why) = done {
             telemetry.proof(ProofResult::Failed);
             return Some(why.to_string());
+        }
+        if mutant::is(Mutant::EarlyPublish) {
+            self.registry.proofs.publish(Proven { proof, begun_at, took: Duration::ZERO });
         }
         // What was announced before the answer has arrived before it: once it is taken in, the view is as new as the
         // barrier. A session event among it voids the proof.
@@ -250,7 +262,6 @@ impl<B: Backend> Follower<B> {
         let took = self.registry.clock.now().since(begun_at);
         telemetry.proof(ProofResult::Proven);
         telemetry.proof_seconds.record(took.as_secs_f64());
-        let proof = Proof { order, link: links.first };
         self.registry.proofs.publish(Proven { proof, begun_at, took });
         None
     }
@@ -298,7 +309,7 @@ impl<B: Backend> Follower<B> {
                 self.history_went_back();
             }
             if let Some(entry) = applied.drains {
-                tokio::spawn(super::admission::watch_drain(Arc::clone(&self.registry), entry));
+                spawn(super::admission::watch_drain(Arc::clone(&self.registry), entry));
             }
             if denied {
                 links.denied.push(entry.name.clone());
@@ -351,9 +362,8 @@ impl<B: Backend> Follower<B> {
             return Some("no answer to a barrier in time".to_owned());
         }
         if links.barrier.is_none() && self.barrier_due(links, now) {
-            let order = self.registry.proofs.begin();
             links.last_begun = now;
-            links.barrier = Some((order, now, links.link.barrier()));
+            links.barrier = Some(self.begin_barrier(&mut links.link, now));
         }
         for name in self.registry.take_urgent() {
             // Its older place in the queue is passed over: it is no longer marked as queued then.

@@ -88,6 +88,7 @@ fn take_off(
     let came = Came { peer, host: host.as_deref(), version };
     let asked = came.host.filter(|_| config.preserve_host).and_then(|host| HeaderValue::from_str(host).ok());
     let choice = route.targets.choose(|| (allowed.account(), worker.gateway.registry.clock.now()));
+    let preserves_host = asked.is_some();
     let authority = asked.unwrap_or_else(|| choice.target.authority.clone());
     outgoing::to_sender(&mut headers, ending, &allowed.sender(), &came, authority, &enlisted.send.request_id);
     let (body, progress) = received.into_body(incoming, &route.body_bounds);
@@ -105,7 +106,8 @@ fn take_off(
         idle: config.upstream_idle_timeout,
         answer_buffer: config.answer_buffer,
     };
-    let outgoing = Outgoing { request, progress, choice, bounds, memory: route.memory.clone() };
+    let memory = route.memory.clone();
+    let outgoing = Outgoing { request, progress, choice, preserves_host, bounds, memory };
     let landing = Landing { verdict: allowed.header(), account: allowed.account(), claim, route };
     let ended = move |failure: Option<Code>| {
         flight.land(failure);

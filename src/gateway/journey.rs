@@ -4,7 +4,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll};
 
 use super::body::Budget;
@@ -12,6 +11,8 @@ use super::service::{Gateway, Room};
 use crate::clock::Moment;
 use crate::code::Code;
 use crate::mutant::{self, Mutant};
+use crate::sync::atomic::Ordering::SeqCst;
+use crate::sync::spawn;
 use crate::telemetry::Verdict;
 
 /// A request from its head to its verdict.
@@ -143,8 +144,8 @@ where
             return;
         }
         // Outside of a runtime it is only dropped when the process ends.
-        if let (Some(future), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(future);
+        if let (Some(future), Ok(_)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            spawn(future);
         }
     }
 }

@@ -3,7 +3,6 @@
 //! [`ingress`] is the way of a request, step by step; [`admission`] is where it is judged; [`registry`] is what it is
 //! judged by; [`follower`] keeps that current; [`server`] runs it all.
 
-mod access;
 pub mod activity;
 pub mod admission;
 mod allowed;

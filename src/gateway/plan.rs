@@ -9,7 +9,6 @@ use http::Uri;
 use http::request::Parts;
 use hyper::body::Incoming;
 
-use super::access::{self, Caller};
 use super::admission::{Judge, Refused};
 use super::allowed::Allowed;
 use super::body::{self, Received};
@@ -17,6 +16,7 @@ use super::entry::{Entry, Send};
 use super::journey::Journey;
 use super::registry::Registry;
 use super::service::{Gateway, Room, Route, Worker};
+use crate::claim::access::{self, Caller};
 use crate::claim::choice::{self, Candidate, Candidates, NoRoute};
 use crate::claim::fields::Fields;
 use crate::claim::head::{self, Head, Refusal};
@@ -207,6 +207,10 @@ impl<'a> Plan<'a> {
                 let chosen = candidates
                     .choose(received.beginning())
                     .map_err(|refusal| candidate_refuses(&candidates.first, refusal))?;
+                // It was read within the first candidate's bounds.
+                if received.size() > chosen.route.max_body {
+                    return Err(candidate_refuses(&chosen, Refusal::new(Code::BodyTooLarge, "")));
+                }
                 claimed.insert(self::claimed(gateway, &chosen, ahead)?)
             }
         };

@@ -5,16 +5,14 @@
 //! never talks to the coordination service.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
 use crate::fence::account::Proof;
 use crate::fence::gate::Order;
 use crate::mutant::{self, Mutant};
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sync::{JoinHandle, Notify, spawn, watch};
 
 /// A barrier that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +134,7 @@ impl Relay {
         let arrived = Arc::<Notify>::default();
         let mut proven = proofs.proven.subscribe();
         let own = Arc::clone(&arrived);
-        let handing_on = tokio::spawn(async move {
+        let handing_on = spawn(async move {
             while proven.changed().await.is_ok() {
                 own.notify_waiters();
             }
@@ -155,6 +153,9 @@ impl Relay {
                 arrived.as_mut().enable();
                 if let Some(proven) = proofs.latest().filter(|proven| proven.proof.order.0 >= want) {
                     return proven;
+                }
+                if mutant::is(Mutant::LateEar) {
+                    arrived.set(self.arrived.notified());
                 }
                 arrived.await;
             }

@@ -1,8 +1,6 @@
 //! What all requests share: the accounts, the routes, the limits; and what the requests of one worker share.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -15,12 +13,14 @@ use super::parking::Bounds;
 use super::proofs::Relay;
 use super::registry::Registry;
 use super::status::Status;
-use crate::config::{self, Config, Limits};
+use crate::config::{self, Config, Limits, Protocol};
 use crate::forward::memory::Memory;
 use crate::forward::pool::Pool;
 use crate::forward::target::{Target, Targets};
 use crate::key::Key;
-use crate::tls::{Acceptor, TlsError};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use crate::tls::{Acceptor, SenderTls, TlsError};
 
 /// A route, ready to be used.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub struct Gateway {
     pub keys: Vec<Key>,
     /// How callers are spoken to; `None`: without TLS.
     pub tls: Option<Acceptor>,
+    /// How senders are spoken to over TLS.
+    pub senders: Vec<Arc<SenderTls>>,
     pub(super) being_read: AtomicUsize,
     pub(super) buffered: Arc<AtomicU64>,
     pub(super) unknown_buffered: Arc<AtomicU64>,
@@ -67,7 +69,7 @@ impl Gateway {
     /// A gateway after `config`.
     ///
     /// # Errors
-    /// What is wrong with the authorities that a route trusts.
+    /// What is wrong with the certificates for the way to a sender.
     pub fn new(
         config: &Config,
         registry: Arc<Registry>,
@@ -76,9 +78,9 @@ impl Gateway {
     ) -> Result<Self, TlsError> {
         let limits = config.limits.clone();
         let several = config.routes.len() > 1;
-        let mut known = Vec::new();
+        let mut senders = Senders::default();
         let targets: Vec<_> =
-            config.routes.iter().map(|route| targets(&mut known, route)).collect::<Result<_, _>>()?;
+            config.routes.iter().map(|route| senders.of(route)).collect::<Result<_, _>>()?;
         let route = |(route, targets): (&config::Route, Targets)| {
             let share = if several { limits.max_in_flight.div_ceil(4) } else { limits.max_in_flight };
             Arc::new(Route {
@@ -109,6 +111,7 @@ impl Gateway {
             limits,
             keys: config.auth.keys.clone(),
             tls,
+            senders: senders.tls,
             registry,
             status,
             being_read: AtomicUsize::new(0),
@@ -138,7 +141,8 @@ impl Gateway {
     }
 
     /// Room for one more send; `None` where a limit is reached.
-    pub(super) fn room(&self, route: &Route) -> Option<Room> {
+    #[must_use]
+    pub fn room(&self, route: &Route) -> Option<Room> {
         let room = Room { all: Arc::clone(&self.in_flight), route: Arc::clone(&route.in_flight) };
         // Counted first, judged then: two that come at once never both take the last room.
         let all = room.all.fetch_add(1, SeqCst);
@@ -147,26 +151,47 @@ impl Gateway {
     }
 }
 
-/// The addresses of a route. Routes to one sender share its connections, if they trust the same.
-fn targets(
-    known: &mut Vec<(config::Upstream, Option<PathBuf>, Arc<Target>)>,
-    route: &config::Route,
-) -> Result<Targets, TlsError> {
-    let mut own = Vec::new();
-    for upstream in &route.upstreams {
-        let ca = route.upstream_ca.as_ref().filter(|_| upstream.tls);
-        let same = known.iter().find(|(other, trusted, _)| other == upstream && trusted.as_ref() == ca);
-        if let Some((_, _, target)) = same {
-            own.push(Arc::clone(target));
-            continue;
+/// The addresses of all routes. Those to one sender share its connections, if they speak to it alike.
+#[derive(Default)]
+struct Senders {
+    known: Vec<(config::Upstream, Protocol, Arc<Target>)>,
+    tls: Vec<Arc<SenderTls>>,
+}
+
+impl Senders {
+    fn of(&mut self, route: &config::Route) -> Result<Targets, TlsError> {
+        let mut own = Vec::new();
+        for upstream in &route.upstreams {
+            let alike = |other: &config::Upstream, protocol: &Protocol| {
+                other == upstream
+                    && protocol.http == route.protocol.http
+                    && (!upstream.tls || *protocol == route.protocol)
+            };
+            if let Some((_, _, target)) =
+                self.known.iter().find(|(other, protocol, _)| alike(other, protocol))
+            {
+                own.push(Arc::clone(target));
+                continue;
+            }
+            let number = self.known.len();
+            let target = Target::of(number, upstream, route.protocol.http, || self.tls(&route.protocol))?;
+            let target = Arc::new(target);
+            self.known.push((upstream.clone(), route.protocol.clone(), Arc::clone(&target)));
+            own.push(target);
         }
-        let target = Arc::new(Target::of(known.len(), upstream, ca.map(PathBuf::as_path))?);
-        known.push((upstream.clone(), ca.cloned(), Arc::clone(&target)));
-        own.push(target);
+        let mut own = own.into_iter();
+        let first = own.next().ok_or_else(|| TlsError::Unfit("a route without an upstream".to_owned()))?;
+        Ok(Targets::new(first, own.collect()))
     }
-    let mut own = own.into_iter();
-    let first = own.next().ok_or_else(|| TlsError::Unfit("a route without an upstream".to_owned()))?;
-    Ok(Targets::new(first, own.collect()))
+
+    fn tls(&mut self, protocol: &Protocol) -> Result<Arc<SenderTls>, TlsError> {
+        if let Some(known) = self.tls.iter().find(|known| known.protocol() == protocol) {
+            return Ok(Arc::clone(known));
+        }
+        let tls = SenderTls::load(protocol)?;
+        self.tls.push(Arc::clone(&tls));
+        Ok(tls)
+    }
 }
 
 /// Room for one send; given back when dropped.

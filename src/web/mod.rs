@@ -2,6 +2,8 @@
 //!
 //! It knows nothing of what is asked.
 
+pub mod pages;
 pub mod problem;
 pub mod process;
+pub mod reload;
 pub mod server;

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
 use crate::telemetry::{ConnectionError, Listener, Telemetry};
@@ -29,6 +30,9 @@ const MOST_CONNECTIONS: usize = 256;
 
 /// How long a request's head may take; an idle connection is closed after it as well.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many bytes a request's head may have: browsers bring their cookies of this machine along.
+const MOST_HEAD: usize = 64 * 1024;
 
 /// How long a peer may leave what was written to it unread.
 #[cfg(target_os = "linux")]
@@ -79,7 +83,8 @@ pub async fn serve_at_most(
 ) {
     let bounds = Bounds { most, last_words: LAST_WORDS };
     accept(bounds, listener, &telemetry, kind, shutdown, |stream, _, closing| {
-        converse(stream, tls.clone(), router.clone().layer(Extension(closing.clone())), closing)
+        let router = router.clone().layer(Extension(closing.clone()));
+        converse(stream, tls.clone(), router, Arc::clone(&telemetry), closing)
     })
     .await;
 }
@@ -153,31 +158,67 @@ fn is_peers(why: &io::Error) -> bool {
 }
 
 /// One connection, to its end.
-async fn converse(stream: TcpStream, tls: Option<Acceptor>, router: Router, mut closing: Closing) {
+async fn converse(
+    stream: TcpStream,
+    tls: Option<Acceptor>,
+    router: Router,
+    telemetry: Arc<Telemetry>,
+    closing: Closing,
+) {
     if let Err(why) = prepare(&stream) {
         debug!("a connection keeps its defaults: {why}");
     }
     let service = TowerToHyperService::new(router);
-    let Some(tls) = tls else { return speak(stream, service, HEADER_READ_TIMEOUT, false, closing).await };
-    let shaken = tokio::select! {
-        shaken = tokio::time::timeout(HEADER_READ_TIMEOUT, tls.handshake(stream)) => shaken,
-        () = closing.wait() => return,
-    };
-    match shaken {
-        Ok(Ok(stream)) => Box::pin(speak(stream, service, HEADER_READ_TIMEOUT, false, closing)).await,
-        Ok(Err(why)) => debug!("a handshake with the admin listener failed: {why}"),
-        Err(_) => debug!("a handshake with the admin listener took too long"),
+    let Some(tls) = tls else { return speak(stream, service, MANNERS, closing).await };
+    if let Some(stream) = shake_hands(&tls, stream, HEADER_READ_TIMEOUT, &telemetry, closing.clone()).await {
+        Box::pin(speak(stream, service, MANNERS, closing)).await;
     }
 }
 
+/// A connection on which TLS is agreed; `None` if it is not within `patience`, which is counted, or if the listener closes.
+pub async fn shake_hands(
+    tls: &Acceptor,
+    stream: TcpStream,
+    patience: Duration,
+    telemetry: &Telemetry,
+    mut closing: Closing,
+) -> Option<TlsStream<TcpStream>> {
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(patience, tls.handshake(stream)) => shaken,
+        () = closing.wait() => return None,
+    };
+    let kind = match shaken {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(why)) => {
+            debug!("a handshake failed: {why}");
+            ConnectionError::Tls
+        }
+        Err(_) => ConnectionError::HeaderTimeout,
+    };
+    telemetry.connection_error(kind);
+    None
+}
+
+/// How a connection is treated.
+#[derive(Clone, Copy, Debug)]
+pub struct Manners {
+    /// How long a head may take, and the pause before it.
+    pub patience: Duration,
+    /// How many bytes a head may have, and what is read or written at once; at least 8 KiB.
+    pub most_head: usize,
+    /// Whether a caller that says no more is still answered.
+    pub half_close: bool,
+}
+
+/// Those of the listeners that [`serve`] serves.
+const MANNERS: Manners = Manners { patience: HEADER_READ_TIMEOUT, most_head: MOST_HEAD, half_close: false };
+
 /// Speaks HTTP/1.1 to the end of a connection. When the listener closes, what is under way is answered and nothing more is
-/// read. A head may take `patience`, and so may the pause before it; with `half_close` a caller that says no more is still
-/// answered.
+/// read.
 pub async fn speak<S, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     service: S,
-    patience: Duration,
-    half_close: bool,
+    manners: Manners,
     mut closing: Closing,
 ) where
     S: HttpService<Incoming, ResBody = B>,
@@ -187,8 +228,9 @@ pub async fn speak<S, B>(
 {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience)
-        .half_close(half_close)
+        .header_read_timeout(manners.patience)
+        .max_buf_size(manners.most_head)
+        .half_close(manners.half_close)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {

@@ -23,13 +23,69 @@ pub(crate) fn accounts(target: &str, fields: &Fields, body: &[u8]) -> Vec<Option
             .map(|found| found.map(|value| value.rsplit(' ').next().unwrap_or_default().to_owned()))
             .collect(),
         "j" => json_readers(body),
-        "f" => field_readers(body),
-        "m" => part_readers(body, fields),
+        "f" => field_readers(body).into_iter().chain(merged(query)).collect(),
+        "m" => part_readers(body, fields).into_iter().chain(merged(query)).collect(),
+        // Told by its type what a body is, or by looking.
+        "l" => match fields.iter().find(|(name, _)| name == "content-type") {
+            Some((_, kind)) if kind.to_ascii_lowercase().starts_with(b"application/x-www-form") => {
+                field_readers(body)
+            }
+            Some(_) | None => json_readers(body),
+        },
+        "g" => guarded_readers(path, fields),
         first if first.starts_with("bot") => path_readers(path, |path| {
             path.split('/').nth(1).and_then(|segment| segment.strip_prefix("bot")).map(str::to_owned)
         }),
         _ => vec![None],
     }
+}
+
+/// What those find first that make one list of a query's fields and a form's.
+fn merged(query: &str) -> Vec<Option<String>> {
+    field_readers(query.as_bytes())
+}
+
+/// Below `/g`, `/g/send/ACCOUNT` has its account in the path to whoever dispatches it so, everything else in a header.
+fn guarded_readers(path: &str, fields: &Fields) -> Vec<Option<String>> {
+    let send = |path: &str| {
+        let segments: Vec<&str> = path.split('/').collect();
+        matches!(segments.as_slice(), ["", "g", "send", account] if !account.is_empty())
+            .then(|| segments[3].to_owned())
+    };
+    let header = header_readers(fields, "x-account").into_iter().next().flatten();
+    let exact = match send(path) {
+        Some(account) => Some(text(percent(account.as_bytes(), false))),
+        None => header.clone(),
+    };
+    let tidy: Vec<String> = path
+        .split('/')
+        .map(|segment| {
+            text(percent(segment.as_bytes(), false)).split(';').next().unwrap_or_default().to_lowercase()
+        })
+        .collect();
+    let tidy = tidy.join("/");
+    let loose = send(tidy.trim_end_matches('/')).or(header);
+    vec![exact, loose]
+}
+
+/// Letters and digits only, in lower case, as of names that are compared with little care. Nobody leaves a separator out.
+fn bare(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric() || *c == ';').flat_map(char::to_lowercase).collect()
+}
+
+/// The same with the escapes of old servers.
+fn old_percent(text: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(text);
+    let mut pieces = text.split("%u");
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let unit = piece.get(..4).and_then(|hex| u32::from_str_radix(hex, 16).ok()).and_then(char::from_u32);
+        match unit {
+            Some(c) => out.extend([c.to_string(), piece[4..].to_owned()]),
+            None => out.extend(["%u", piece]),
+        }
+    }
+    out.into_bytes()
 }
 
 fn percent(text: &[u8], plus: bool) -> Vec<u8> {
@@ -81,8 +137,10 @@ fn field_readers(raw: &[u8]) -> Vec<Option<String>> {
                 let equals = piece.iter().position(|byte| *byte == b'=').unwrap_or(piece.len());
                 let name = text(percent(&piece[..equals], true));
                 let value = text(percent(piece.get(equals + 1..).unwrap_or_default(), true));
-                let short = name.split(['[', '\0']).next().unwrap_or_default().trim().to_lowercase();
-                if name == "account" || (lenient && short == "account") {
+                let old = text(percent(&old_percent(&piece[..equals]), true));
+                let short = old.split(['[', '\0']).next().unwrap_or_default();
+                if name == "account" || (lenient && [bare(short), bare(&old)].contains(&"account".to_owned()))
+                {
                     found.push(value);
                 }
             }
@@ -95,7 +153,9 @@ fn field_readers(raw: &[u8]) -> Vec<Option<String>> {
 
 fn header_readers(fields: &Fields, name: &str) -> Vec<Option<String>> {
     let all = |alike: bool| {
-        let fits = move |have: &str| have == name || (alike && have.replace('_', "-") == name);
+        let fits = move |have: &str| {
+            have == name || (alike && have.replace(|c: char| !c.is_alphanumeric(), "-") == name)
+        };
         fields
             .iter()
             .filter(move |(have, _)| fits(have))
@@ -176,7 +236,8 @@ fn json_readers(body: &[u8]) -> Vec<Option<String>> {
     let mut readers = Vec::new();
     for (json, folds) in [(&strict, false), (&lenient, false), (&lenient, true)] {
         let same = move |key: &str, step: &str| {
-            key == step || (folds && key.split('\0').next().unwrap_or_default().to_lowercase() == step)
+            key == step
+                || (folds && (bare(key) == step || bare(key.split('\0').next().unwrap_or_default()) == step))
         };
         let mut found = Vec::new();
         json.iter().for_each(|json| walk(json, &["data", "account"], &same, &mut found));
@@ -226,7 +287,8 @@ fn part_readers(body: &[u8], fields: &Fields) -> Vec<Option<String>> {
             .any(|line| line.to_lowercase().starts_with("content-disposition:") && line.split(';').any(named))
     };
     let lenient: fn(&str) -> bool = |head| {
-        let head = head.to_lowercase().replace([' ', '\t'], "");
+        let head =
+            head.to_lowercase().replace([' ', '\t'], "").replace("=?utf-8?b?ywnjb3vuda==?=", "account");
         ["name=account", "name=\"account\"", "name='account'", "name=\"account[", "name*=utf-8''account"]
             .iter()
             .any(|name| head.contains(name) && !head.contains(&format!("file{name}")))

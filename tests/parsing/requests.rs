@@ -37,6 +37,48 @@ const ODD: [&str; 40] = [
     "'", "{", "}", "[", "]", "a", "A", ":",
 ];
 
+/// What some servers take for `account` in a query or a form.
+const NAMES: [&str; 15] = [
+    "account%00",
+    "acc%6funt",
+    "account[]",
+    "account%5b%5d",
+    "Account",
+    "+account",
+    "account.",
+    "acc%u006funt",
+    "!account",
+    "_account",
+    "acc-ount",
+    "acc%ffount",
+    "%ef%bb%bfaccount",
+    "%22account%22",
+    "[account]",
+];
+
+/// The same in JSON.
+const KEYS: [&str; 8] = [
+    "account",
+    "Account",
+    "acc_ount",
+    "acc-ount ",
+    "acco\\u0075nt",
+    "account\\u0000x",
+    "acc\u{200b}ount",
+    "_account",
+];
+
+/// The same of a part.
+const PARTS: [&str; 7] = [
+    "name=\"account\"",
+    "name='account'",
+    "name=Account",
+    "name=\"=?utf-8?B?YWNjb3VudA==?=\"",
+    "name=\"account[]\"",
+    "name=\"acc_ount\"",
+    "name*=utf-8''account",
+];
+
 impl Case {
     /// Case number `number` of a seed.
     pub(crate) fn make(seed: u64, number: u64, token: &[(String, String)]) -> Self {
@@ -62,7 +104,22 @@ impl Case {
         }
         token.iter().for_each(|(name, value)| add(name, value));
         let mut body = String::new();
-        let target = match rng.u8(..8) {
+        let target = match rng.u8(..11) {
+            8 => {
+                add("x-account", account);
+                "/g/other".to_owned()
+            }
+            9 => {
+                let other = ACCOUNTS[rng.usize(..2)];
+                add("x-account", other);
+                format!("/g/send/{account}")
+            }
+            10 => {
+                add("content-type", "application/x-www-form-urlencoded");
+                let other = ACCOUNTS[rng.usize(..2)];
+                body = format!("{{\"x\":\"&account={account}&\",\"data\":{{\"account\":\"{other}\"}}}}");
+                "/l".to_owned()
+            }
             0 => format!("/wx/{account}/send"),
             1 => format!("/q?a=1&account={account}&b=2"),
             2 => {
@@ -118,7 +175,7 @@ impl Case {
     fn change(&mut self, rng: &mut Rng) {
         let other = ACCOUNTS[rng.usize(..2)];
         let odd = ODD[rng.usize(..ODD.len())];
-        match rng.u8(..20) {
+        match rng.u8(..25) {
             0 | 1 => insert(rng, &mut self.target, odd.as_bytes()),
             2 => {
                 let more =
@@ -126,16 +183,7 @@ impl Case {
                 self.target.extend_from_slice(more.as_bytes());
             }
             3 => {
-                let names = [
-                    "account%00",
-                    "acc%6funt",
-                    "account[]",
-                    "account%5b%5d",
-                    "Account",
-                    "+account",
-                    "account.",
-                ];
-                let more = format!("&{}={other}", names[rng.usize(..names.len())]);
+                let more = format!("&{}={other}", NAMES[rng.usize(..NAMES.len())]);
                 let place = if self.body.is_empty() { &mut self.target } else { &mut self.body };
                 place.extend_from_slice(more.as_bytes());
             }
@@ -205,6 +253,31 @@ impl Case {
                 insert(rng, &mut self.body, piece.as_bytes());
             }
             15 => escape_some(rng, &mut self.body),
+            19 => {
+                let more = format!("?{}={other}", NAMES[rng.usize(..NAMES.len())]);
+                self.target.extend_from_slice(more.as_bytes());
+            }
+            20 => {
+                let more = format!("{}={other}&", NAMES[rng.usize(..NAMES.len())]);
+                self.body.splice(0..0, more.into_bytes());
+            }
+            21 => {
+                let place = self.body.iter().rposition(|byte| *byte == b'{').map_or(0, |at| at + 1);
+                let more = format!("\"{}\":\"{other}\",", KEYS[rng.usize(..KEYS.len())]);
+                self.body.splice(place..place, more.into_bytes());
+            }
+            22 => {
+                let name = PARTS[rng.usize(..PARTS.len())];
+                let more = format!("--b-1\r\nContent-Disposition: form-data; {name}\r\n\r\n{other}\r\n");
+                self.body.splice(0..0, more.into_bytes());
+            }
+            23 => {
+                let at = rng.usize(..self.target.len().max(1));
+                if let Some(byte) = self.target.get_mut(at) {
+                    *byte = byte.to_ascii_uppercase();
+                }
+            }
+            24 => self.target.extend_from_slice([&b"/"[..], b";x", b"/;x", b"%20"][rng.usize(..4)]),
             16 => {
                 self.framing = [Framing::None, Framing::Length, Framing::Chunked][rng.usize(..3)];
             }
@@ -253,6 +326,14 @@ impl Case {
             (":path", format!("/wx/{other}/send")),
             (":authority", "other".to_owned()),
             ("x-http-method-override", "PUT".to_owned()),
+            ("connection", "content-type".to_owned()),
+            ("Content_Type", "application/json".to_owned()),
+            ("content.length", "1".to_owned()),
+            ("Transfer_Encoding", "chunked".to_owned()),
+            ("X.Account", other.to_owned()),
+            ("x~fencing~account", other.to_owned()),
+            ("x-original-url", format!("/wx/{other}/send")),
+            ("X-Rewrite-URL", "/".to_owned()),
         ];
         kinds[rng.usize(..kinds.len())].clone()
     }

@@ -130,10 +130,26 @@ fn parse(head: &[u8]) -> Result<Request, String> {
     if all("content-length").len() + all("transfer-encoding").len() > 1 {
         return Err("two framings".to_owned());
     }
-    let fencing: Vec<_> =
-        fields.iter().filter(|(name, _)| name.replace('_', "-").starts_with("x-fencing-")).collect();
-    if fencing.len() != 5 || fencing.iter().any(|(name, _)| name.contains('_')) {
+    let fencing: Vec<_> = fields
+        .iter()
+        .filter(|(name, _)| name.replace(|c: char| !c.is_alphanumeric(), "-").starts_with("x-fencing-"))
+        .collect();
+    if fencing.len() != 5
+        || fencing.iter().any(|(name, _)| name.contains(|c: char| !c.is_alphanumeric() && c != '-'))
+    {
         return Err(format!("{} fencing fields", fencing.len()));
+    }
+    for (name, _) in &fields {
+        let plain = name.replace(|c: char| !c.is_alphanumeric(), "-");
+        let decides = ["content-type", "content-length", "content-encoding", "transfer-encoding", "host"];
+        if plain != *name && decides.contains(&plain.as_str()) {
+            return Err(format!("{name} is {plain} to some"));
+        }
+    }
+    for other in ["x-original-url", "x-rewrite-url"] {
+        if all(other).iter().any(|(_, value)| value != target.as_bytes()) {
+            return Err("another target beside its own".to_owned());
+        }
     }
     for gone in ["connection", "upgrade", "expect", "te", "trailer", "keep-alive", "http2-settings"] {
         if !all(gone).is_empty() {

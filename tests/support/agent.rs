@@ -23,6 +23,7 @@ pub struct AgentSetup {
     listen: u16,
     admin: u16,
     sections: Vec<(String, String)>,
+    descriptors: Option<u32>,
 }
 
 impl AgentSetup {
@@ -41,7 +42,17 @@ impl AgentSetup {
             ("[zookeeper]", format!("connect = \"{connect}\"\nsession_timeout = \"6s\"")),
             ("[[route]]", route.to_owned()),
         ];
-        Self { listen, admin, sections: sections.map(|(name, lines)| (name.to_owned(), lines)).into() }
+        let sections = sections.map(|(name, lines)| (name.to_owned(), lines)).into();
+        Self { listen, admin, sections, descriptors: None }
+    }
+
+    /// With the elections that a gateway keeps on this listener, instead of ZooKeeper's.
+    #[must_use]
+    pub fn with_elections_at(mut self, elections: SocketAddr) -> Self {
+        self.sections.retain(|(name, _)| name != "[zookeeper]");
+        let lines =
+            format!("backend = \"gateway\"\nelections = \"http://{elections}\"\nsession_timeout = \"6s\"");
+        self.section("[coordination]", &lines)
     }
 
     /// More lines in a section, named with its brackets.
@@ -71,6 +82,13 @@ impl AgentSetup {
         self
     }
 
+    /// At most so many file descriptors.
+    #[must_use]
+    pub fn descriptors(mut self, count: u32) -> Self {
+        self.descriptors = Some(count);
+        self
+    }
+
     /// Starts it and returns at once.
     #[track_caller]
     pub fn start(self) -> Agent {
@@ -78,13 +96,20 @@ impl AgentSetup {
         let text: String = self.sections.iter().map(|(name, lines)| format!("{name}\n{lines}\n\n")).collect();
         let config = folder.write("agent.toml", text);
         let log = folder.join("agent.log");
-        let process = spawn(&config, &log);
+        let process = spawn(&config, &log, self.descriptors);
         Agent { process: Mutex::new(process), listen: self.listen, admin: self.admin, config, log, folder }
     }
 }
 
-fn spawn(config: &Path, log: &Path) -> Process {
-    let mut command = Command::new(BINARY);
+fn spawn(config: &Path, log: &Path, descriptors: Option<u32>) -> Process {
+    let mut command = Command::new("sh");
+    match descriptors {
+        Some(count) => command.args(["-c", &format!("ulimit -n {count} && exec \"$0\" \"$@\""), BINARY]),
+        None => {
+            command = Command::new(BINARY);
+            &mut command
+        }
+    };
     command.arg("agent").arg("--config").arg(config);
     Process::spawn("the agent", command, log)
 }
@@ -215,7 +240,7 @@ impl Agent {
     pub fn restart(&self) {
         let mut process = self.process.lock().unwrap();
         process.kill();
-        *process = spawn(&self.config, &self.log);
+        *process = spawn(&self.config, &self.log, None);
     }
 
     /// Returns when it answers.

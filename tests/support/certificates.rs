@@ -48,6 +48,25 @@ impl Authority {
         self.make(file, file, &extensions, &signed)
     }
 
+    /// Signs a certificate again, for a time that is over.
+    #[track_caller]
+    pub fn let_run_out(&self, certificate: &Certificate) {
+        let run = |arguments: &[&Path]| {
+            let output = Command::new("openssl").arg("x509").args(arguments).output();
+            let output = output.expect("openssl runs: apt-get install openssl");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        let Certificate { cert, key } = certificate;
+        let (request, config) = (cert.with_extension("csr"), cert.with_extension("cnf"));
+        let (ca, ca_key) = (self.cert(), self.folder.join("ca.key"));
+        let word = Path::new::<str>;
+        run(&[word("-x509toreq"), word("-in"), cert, word("-signkey"), key, word("-out"), &request]);
+        let signed =
+            [word("-CA"), &ca, word("-CAkey"), &ca_key, word("-days"), word("-1"), word("-out"), cert];
+        let extensions = [word("-extfile"), &config, word("-extensions"), word("extensions")];
+        run(&[&[word("-req"), word("-in"), &request], &signed[..], &extensions[..]].concat());
+    }
+
     fn make(&self, file: &str, common_name: &str, extensions: &str, more: &[&str]) -> Certificate {
         let config = format!(
             "[req]\ndistinguished_name = name\nprompt = no\n[name]\nCN = {common_name}\n[extensions]\n{extensions}\n"

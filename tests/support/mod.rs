@@ -2,8 +2,9 @@
 //!
 //! [`Ensemble`] (ZooKeeper servers), [`Sender`] (an upstream that records), [`Relay`] (a line that fails on demand),
 //! [`Authority`] (certificates), [`Instance`] (a bot with a session of its own), [`Gateway`] (the built binary),
-//! [`Browser`] (which shows its page), [`Stage`] (all of them, shared by a file's tests), [`http1`] (raw bytes to any of
-//! them), [`wait`] (conditions instead of sleeps). Every part stops and removes its files when it is dropped. Everything
+//! [`Browser`] (which shows its page), [`Elections`] (whoever holds them), [`Stage`] (all of them, shared by a file's tests),
+//! [`http1`] (raw bytes to any of them), [`http2`] (frames), [`wait`] (conditions instead of sleeps). Every part stops and removes
+//! its files when it is dropped. Everything
 //! blocks, and may be called from async tests of the multi-thread flavour. It never skips: what is missing makes the test
 //! fail and says what to install.
 
@@ -24,9 +25,11 @@ pub mod agent;
 pub mod answer;
 pub mod browser;
 pub mod certificates;
+pub mod elections;
 pub mod expect;
 pub mod gateway;
 pub mod http1;
+pub mod http2;
 pub mod instance;
 pub mod metrics;
 pub mod place;
@@ -34,6 +37,7 @@ pub mod process;
 pub mod relay;
 pub mod sender;
 pub mod stage;
+pub mod tls;
 pub mod wait;
 pub mod zookeeper;
 
@@ -41,6 +45,7 @@ pub use agent::{Agent, AgentSetup};
 pub use answer::{Answer, Ending};
 pub use browser::Browser;
 pub use certificates::{Authority, Certificate};
+pub use elections::{Elections, InGateway, InZooKeeper};
 pub use expect::{answer_to, assert_admitted, assert_bytes_refused, assert_no_request, assert_refused, only};
 pub use gateway::{Gateway, Setup};
 pub use http1::{Connection, Headers, Response, call, get_json, try_call};

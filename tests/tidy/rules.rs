@@ -6,7 +6,7 @@ use crate::reading::{Source, Token};
 
 /// Who may name whom: a module names its own line and those above it. What stands nowhere is a helper.
 const LINES: &[&[&str]] = &[
-    &["clock", "code", "mutant"],
+    &["clock", "code", "mutant", "sync"],
     &["fence"],
     HELPERS,
     &["claim", "election", "forward", "web"],

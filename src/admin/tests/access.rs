@@ -70,6 +70,29 @@ async fn whoever_has_a_key_sees_everything() {
 }
 
 #[tokio::test]
+async fn a_page_of_another_site_changes_and_sees_nothing_whatever_its_browser_knows() {
+    let (bare, guarded) = (world(&[], false), world(&["one"], false));
+    let own = [("host", "localhost:9090"), ("origin", "http://localhost:9090")];
+    let other = [("host", "localhost:9090"), ("origin", "http://evil.example")];
+    let renamed = [("host", "evil.example:9090"), ("origin", "http://evil.example:9090")];
+    let accept = "/v1/history/accept";
+    assert_eq!(bare.post(accept, &own).await.status, StatusCode::CONFLICT, "nothing to accept");
+    for headers in [other, renamed] {
+        assert!(bare.post(accept, &headers).await.problem(403).contains("ask") || headers == renamed);
+        assert_eq!(bare.post(accept, &headers).await.status, StatusCode::FORBIDDEN, "{headers:?}");
+        assert_eq!(ask(&bare, "/v1/accounts", &headers).await.status, StatusCode::FORBIDDEN, "{headers:?}");
+    }
+    let key = ("authorization", "Basic dXNlcjpvbmU=");
+    assert_eq!(guarded.post(accept, &[other[0], other[1], key]).await.status, StatusCode::FORBIDDEN);
+    let behind = [("host", "gateway.example"), ("origin", "https://gateway.example"), key];
+    assert_eq!(
+        guarded.post(accept, &behind).await.status,
+        StatusCode::CONFLICT,
+        "a name of its own, with a key"
+    );
+}
+
+#[tokio::test]
 async fn what_changes_something_needs_a_key_unless_only_this_machine_can_ask() {
     let exposed = world(&[], true);
     assert!(exposed.post("/v1/history/accept", &[]).await.problem(403).contains("admin_keys"));

@@ -158,6 +158,7 @@ impl World {
             status: Arc::clone(&status),
             keys: Vec::new(),
             exposed: false,
+            tls: false,
             backend: "embedded",
             barrier: "quorum",
             per_account,

@@ -56,12 +56,13 @@ fn the_shipped_file_parses_and_its_commented_defaults_are_the_codes() {
 #[test]
 fn the_shipped_files_examples_parse() {
     let text = SHIPPED.replace("#~ ", "").replace("http://127.0.0.1", "https://127.0.0.1");
-    // Two of them are for elections that the gateway keeps itself, and the rest of their section is for ZooKeeper.
+    // Some of them are for elections that the gateway keeps itself, and the rest of their section is for ZooKeeper.
     let (before, rest) = text.split_once("[zookeeper]\n").unwrap();
     let (zookeeper, after) = rest.split_once("\n[election]\n").unwrap();
     let config = good(&format!("{before}[election]\n{after}"), &[]);
     assert!(matches!(config.coordination, Coordination::Embedded(_)));
-    let without = |line: &&str| !line.starts_with("elections = ") && !line.starts_with("state = ");
+    let embedded = ["elections", "state = ", "listeners = "];
+    let without = |line: &&str| !embedded.iter().any(|start| line.starts_with(start));
     let before = before.lines().filter(without).collect::<Vec<_>>().join("\n");
     let text = format!("{before}\n[zookeeper]\n{zookeeper}\n[election]\n{after}");
     let config = good(&text, &[("ZK_DIGEST", "u:p")]);
@@ -186,8 +187,12 @@ fn what_a_file_says_is_in_the_model() {
         [[route]]
         path = "/"
         account = "static:wxid_1"
-        upstream = ["https://[::1]", "https://sender-2:8443"]
+        upstream = ["https://[::1]", "https://sender-2:8443", "unix:/run/sender.sock"]
         upstream_ca = "senders.pem"
+        upstream_cert = "own.pem"
+        upstream_cert_key = "own.key"
+        upstream_name = "sender.internal"
+        upstream_http = "auto"
         drain_timeout = "1ms"
         [[route]]
         path = "/{*all}"
@@ -209,8 +214,8 @@ fn what_a_file_says_is_in_the_model() {
     assert!(!config.listen.insecure);
     let tls = config.listen.tls.clone().unwrap();
     assert_eq!((tls.cert.to_str(), tls.key.to_str()), (Some("a.pem"), Some("b/c.key")));
-    assert_eq!((tls.client_names.len(), &tls.admin_names), (2, &tls.client_names));
-    assert_eq!(tls.listeners, [TlsListener::Proxy]);
+    let [(TlsListener::Proxy, names)] = tls.listeners.as_slice() else { panic!("{:?}", tls.listeners) };
+    assert_eq!(names.len(), 2);
     let [key] = config.auth.keys.as_slice() else { panic!("one key") };
     assert_eq!((key.name.as_str(), key.hash), ("bots", KeyHash::of(b"abc")));
     assert!(key.allows("wxid_1") && key.allows("team-1") && !key.allows("wxid_2"));
@@ -242,8 +247,12 @@ fn what_a_file_says_is_in_the_model() {
     assert_eq!(first.drain_timeout, Duration::from_secs(2), "the section's");
     assert_eq!(second.drain_timeout, Duration::from_millis(1));
     let authorities: Vec<_> = second.upstreams.iter().map(|upstream| upstream.authority.as_str()).collect();
-    assert_eq!(authorities, ["[::1]", "sender-2:8443"]);
-    assert!(second.upstream_ca.is_some() && second.upstreams.iter().all(|upstream| upstream.tls));
+    assert_eq!(authorities, ["[::1]", "sender-2:8443", "localhost"]);
+    assert_eq!(second.upstreams.iter().filter(|upstream| upstream.tls).count(), 2);
+    let Protocol { ca, identity, name, http, .. } = second.protocol.clone();
+    assert_eq!((ca, identity), (Some("senders.pem".into()), Some(("own.pem".into(), "own.key".into()))));
+    assert_eq!((name, http), (Some("sender.internal".try_into().unwrap()), Http::Agreed));
+    assert_eq!((first.protocol.http, &first.protocol.ca), (Http::One, &None));
     assert_eq!((third.mode, third.account.len()), (Mode::Deny, 0));
     assert_eq!(config.shutdown.drain, Duration::from_secs(3605));
     assert!(!format!("{config:?}").contains("password"));

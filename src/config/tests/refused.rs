@@ -81,7 +81,38 @@ fn a_senders_addresses_are_some_and_each_once_and_authorities_are_for_https() {
     assert!(with("[\"http://a\", \"ftp://b\"]").contains("unknown scheme"));
     let many: Vec<_> = (0..65).map(|number| format!("http://a{number}")).collect();
     assert!(with(&format!("{many:?}")).contains("65 are too many; allowed: 64"));
-    assert!(bad(&around("upstream_ca = \"a.pem\""), &[]).contains("no upstream is https"));
+    for key in ["upstream_ca", "upstream_name", "upstream_http"] {
+        let value = if key == "upstream_http" { "auto" } else { "a.b" };
+        let error = bad(&around(&format!("{key} = \"{value}\"")), &[]);
+        assert!(error.contains(&format!("`{key}`: no upstream is https")), "{error}");
+    }
+    assert!(with("\"unix:run/sender.sock\"").contains("unix: and an absolute path"));
+}
+
+#[test]
+fn a_certificate_for_senders_comes_with_its_key() {
+    let with = |lines: &str| {
+        bad(&around(lines).replace("\"http://127.0.0.1:9000\"", "\"https://127.0.0.1:9000\""), &[])
+    };
+    for (key, other) in [("upstream_cert", "upstream_cert_key"), ("upstream_cert_key", "upstream_cert")] {
+        let error = with(&format!("{key} = \"a.pem\""));
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(
+            error.contains(&format!("`{key}`: `{other}` is missing; allowed: both or neither")),
+            "{error}"
+        );
+    }
+    let error =
+        with("upstream_cert = \"\"\nupstream_cert_key = 7\nupstream_name = \"a b\"\nupstream_http = \"3\"");
+    for part in [
+        "`upstream_cert`: \"\": no file",
+        "`upstream_cert_key`: ",
+        "`upstream_name`: ",
+        "\"1\", \"2\", \"auto\"",
+    ] {
+        assert!(error.contains(part), "{part} is not in\n{error}");
+    }
+    assert_eq!(error.lines().count(), 4, "{error}");
 }
 
 #[test]
@@ -184,19 +215,44 @@ fn a_listener_that_others_can_reach_needs_keys_or_the_word_insecure() {
     assert!(error.starts_with("FENCEGATE__LISTEN__PROXY: "), "{error}");
 }
 
+#[test]
+fn elections_that_others_can_reach_need_keys_or_certificates_too() {
+    let listen = "[listen]\nelections = \"0.0.0.0:9091\"\n";
+    let with = |more: &str| format!("{ROUTE}{listen}{more}");
+    assert!(bad(&with(""), &[]).contains("`elections`: 0.0.0.0:9091 can be reached"));
+    let tls = |more: &str| with(&format!("[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}"));
+    bad(&tls(""), &[]);
+    bad(&tls("client_ca = \"a\"\nlisteners = [\"proxy\", \"admin\"]"), &[]);
+    let config = good(&tls("client_ca = \"a\"\nelections_names = [\"agent-1\"]"), &[]);
+    let tls = config.listen.tls.unwrap();
+    assert!(tls.guards(TlsListener::Elections) && tls.guards(TlsListener::Proxy));
+}
+
 const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
 #[test]
 fn names_of_clients_are_names_and_need_an_authority() {
     let tls = |more: &str| bad(&around(&format!("[listen.tls]\ncert = \"c\"\nkey = \"k\"\n{more}")), &[]);
-    for key in ["client_names", "admin_names"] {
+    for key in ["client_names", "admin_names", "elections_names"] {
         let error = tls(&format!("{key} = [\"a\"]"));
         assert!(error.contains("nothing asks for certificates"), "{error}");
         let error = tls(&format!("client_ca = \"a\"\n{key} = [\"a b\"]"));
         assert!(error.contains("no name; allowed: a DNS name or an address"), "{error}");
     }
-    assert!(tls("listeners = [\"elsewhere\"]").contains("unknown; allowed: \"proxy\", \"admin\""));
+    let unknown = tls("listeners = [\"elsewhere\"]");
+    assert!(unknown.contains("unknown; allowed: \"proxy\", \"admin\", \"elections\""), "{unknown}");
     assert!(tls("listeners = []").contains("the list is empty"));
+    for (more, part) in [
+        ("listeners = [\"elections\"]", "`listeners`: \"elections\": ZooKeeper holds the elections"),
+        ("client_ca = \"a\"\nelections_names = [\"a\"]", "`elections_names`: ZooKeeper holds the elections"),
+        (
+            "client_ca = \"a\"\nadmin_names = [\"a\"]\nlisteners = [\"proxy\"]",
+            "`admin_names`: `listeners` is without \"admin\"",
+        ),
+    ] {
+        let error = tls(more);
+        assert!(error.contains(part), "{part} is not in\n{error}");
+    }
     assert!(bad(&around("[listen.tls]\ncert = \"\""), &[]).contains("`key` is missing in [listen.tls]"));
 }
 

@@ -21,12 +21,12 @@ use counter::Counter;
 pub use counter::StateError;
 use lease::Leases;
 
-use super::memory::{Memory, MemoryLink};
+use super::memory::{Memory, MemoryLink, Standing};
 use super::{Backend, BackendError, Change, Link, Listing, Pending};
 use crate::clock::{Clock, Moment};
 use crate::fence::name::AccountName;
 use crate::fence::token::{Seq, SessionId};
-use crate::fence::view::{Holder, Reading};
+use crate::fence::view::Reading;
 
 /// What a session may ask for.
 pub const SHORTEST_TTL: Duration = Duration::from_secs(2);
@@ -206,9 +206,9 @@ impl Embedded {
         Ok(())
     }
 
-    /// Who holds an account, and the numbers of its candidates; `None` if nobody ever stood for it.
+    /// An account as it stands; `None` if nobody ever stood for it.
     #[must_use]
-    pub fn look(&self, name: &AccountName) -> Option<(Option<Arc<Holder>>, Vec<u64>)> {
+    pub fn look(&self, name: &AccountName) -> Option<Standing> {
         self.sweep();
         self.memory.look(name)
     }

@@ -51,7 +51,7 @@ fn pass(embedded: &Embedded, clock: &Clock, time: Duration) {
 }
 
 fn holder(embedded: &Embedded, account: &str) -> Option<SessionId> {
-    embedded.look(&name(account))?.0.map(|holder| holder.session)
+    embedded.look(&name(account))?.holder.map(|holder| holder.session)
 }
 
 #[test]

@@ -2,20 +2,20 @@
 //!
 //! Where there are no keys nothing is looked at. It knows nothing of holders: a key is no token.
 
-use crate::claim::fields::Fields;
-use crate::claim::head::Refusal;
+use super::fields::Fields;
+use super::head::Refusal;
 use crate::code::Code;
 use crate::key::{self, Key};
 
 /// Who sends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caller<'k>(Option<&'k Key>);
+pub struct Caller<'k>(Option<&'k Key>);
 
 /// Finds out who sends.
 ///
 /// # Errors
 /// There are keys, and the request presents none of them, or several.
-pub(super) fn caller<'k>(keys: &'k [Key], fields: &Fields<'_>) -> Result<Caller<'k>, Refusal> {
+pub fn caller<'k>(keys: &'k [Key], fields: &Fields<'_>) -> Result<Caller<'k>, Refusal> {
     if keys.is_empty() {
         return Ok(Caller(None));
     }
@@ -34,7 +34,8 @@ pub(super) fn caller<'k>(keys: &'k [Key], fields: &Fields<'_>) -> Result<Caller<
 
 impl Caller<'_> {
     /// Nobody was asked for.
-    pub(super) fn unknown() -> Self {
+    #[must_use]
+    pub const fn unknown() -> Self {
         Self(None)
     }
 
@@ -42,7 +43,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// Its key is for others.
-    pub(super) fn check(self, account: &str) -> Result<(), Refusal> {
+    pub fn check(self, account: &str) -> Result<(), Refusal> {
         match self.0 {
             Some(key) if !key.allows(account) => Err(Refusal::new(Code::AccountForbidden, "")),
             Some(_) | None => Ok(()),

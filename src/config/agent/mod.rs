@@ -3,33 +3,37 @@
 //! Every key of its own, its bounds and its default stand here; what it has in common with the gateway is read by the same
 //! functions. It reads no file and no environment of its own.
 
+mod coordination;
+pub(super) mod model;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use super::address;
+use model::{Agent, AgentAccounts, AgentConfig, AgentLimits, Hooks};
+
 use super::auth;
 use super::error::{Place, Problem, Read};
 use super::gateway;
-use super::model::{
-    Agent, AgentAccounts, AgentConfig, AgentElection, AgentLimits, Handover, Hooks, Layout, Mode, Route,
-    Upstream,
-};
+use super::model::{Handover, Mode, Route};
 use super::route;
 use super::section::Section;
-use super::tls;
+use super::tls::{self, TlsListener};
 use super::tree::{Node, Value};
-use super::value::{
-    address as socket, choice, count, duration, flag, list, parsed, parsed_url, size, timeout,
-};
+use super::upstream::{self, Endpoint, Upstream};
+use super::value::{address as socket, count, duration, flag, list, parsed, parsed_url, size, timeout};
 use crate::fence::name::AccountName;
 use crate::fence::token::encode_instance;
 
 /// Keys of a gateway's route that mean nothing to an agent: its upstream is the gateway.
-pub(super) const GATEWAYS: [&str; 10] = [
+pub(super) const GATEWAYS: [&str; 14] = [
     "upstream",
     "upstream_ca",
+    "upstream_cert",
+    "upstream_cert_key",
+    "upstream_name",
+    "upstream_http",
     "mode",
     "rewrite",
     "preserve_host",
@@ -50,18 +54,14 @@ pub(super) fn read(
 ) -> Option<AgentConfig> {
     let mut top = Section::new("the file", Some(root));
     let agent = agent(top.table("agent"), env, default_instance, problems);
-    let mut coordination = top.table("coordination");
-    coordination.take("backend", choice(&[("zookeeper", ())], &["gateway", "etcd"]), ());
-    coordination.finish(problems);
-    let zookeeper = gateway::zookeeper(top.table("zookeeper"), Duration::from_secs(20), env, problems);
-    let election = election(top.table("election"), problems);
+    let coordination = coordination::read(&mut top, env, problems);
     let sections = top.tables("route");
     let limits = limits(top.table("limits"), problems);
     let routes = routes(&mut top, sections, &limits, agent.as_ref(), folder, problems);
     let hooks = hooks(top.table("hooks"), problems);
     let log = gateway::log(top.table("log"), problems);
     top.finish(problems);
-    Some(AgentConfig { agent: agent?, zookeeper: zookeeper?, election, routes, limits, hooks, log })
+    Some(AgentConfig { agent: agent?, coordination: coordination?, routes, limits, hooks, log })
 }
 
 fn agent(
@@ -82,29 +82,24 @@ fn agent(
         let place = section.place_of("admin");
         section.problem(&place, format!("`admin`: {admin} is where bots send; allowed: another address"));
     }
-    if !section.take("insecure", flag, false) {
-        auth::check_agent_exposed(&mut section, "listen", listen);
-        auth::check_agent_exposed(&mut section, "admin", admin);
-    }
-    let gateway = section.need(
-        "gateway",
-        "\"http://host:port\"",
-        parsed_url("\"http://host:port\"", address::upstream),
-    );
-    let gateway_ca = section.optional("gateway_ca", tls::file);
-    if gateway_ca.is_some() && gateway.as_ref().is_some_and(|gateway| !gateway.tls) {
-        let place = section.place_of("gateway_ca");
-        section
-            .problem(&place, "`gateway_ca`: the gateway is not https; allowed: with \"https://host:port\"");
-    }
+    let insecure = section.take("insecure", flag, false);
+    let tls = tls::read(section.node("tls"), "[agent.tls]", &tls::AGENTS, None, problems);
+    let guarded = |listener| insecure || tls.as_ref().is_some_and(|tls| tls.guards(listener));
+    auth::check_agent_exposed(&mut section, "listen", listen, guarded(TlsListener::Bots));
+    auth::check_agent_exposed(&mut section, "admin", admin, guarded(TlsListener::Admin));
+    let url = parsed_url(upstream::GATEWAY, upstream::upstream);
+    let gateway = section.need("gateway", upstream::GATEWAY, url);
+    let addresses = gateway.as_ref().map(std::slice::from_ref);
+    let protocol = upstream::protocol(&mut section, &upstream::AGENTS, addresses);
     let accounts = section.need("accounts", ACCOUNTS, accounts);
     let agent = Some(()).and_then(|()| {
         Some(Agent {
             instance_id,
             listen,
             admin,
+            tls,
             gateway: gateway?,
-            gateway_ca,
+            protocol,
             gateway_timeout: section.take("gateway_timeout", timeout, Duration::from_secs(90)),
             gateway_key: section.optional("gateway_key", |node| gateway::credential(node, env)),
             accounts: accounts?,
@@ -126,17 +121,6 @@ fn accounts(node: &Node) -> Read<AgentAccounts> {
     list(ACCOUNTS, name)(node).map(AgentAccounts::These)
 }
 
-fn election(mut section: Section<'_>, problems: &mut Vec<Problem>) -> AgentElection {
-    let layouts = choice(&[("active-node", Layout::ActiveNode)], &["lowest-member", "single-node"]);
-    let root = parsed("a path such as \"/wx-accounts\"", address::znode);
-    let election = AgentElection {
-        layout: section.take("layout", layouts, Layout::ActiveNode),
-        root: section.take("root", root, "/wx-accounts".to_owned()),
-    };
-    section.finish(problems);
-    election
-}
-
 fn routes(
     top: &mut Section<'_>,
     sections: Vec<Section<'_>>,
@@ -150,7 +134,8 @@ fn routes(
         top.problem(&place, "there is no [[route]]; allowed: one or more, each with path and account");
     }
     // Where the gateway is missing, that is the one thing to say.
-    let nowhere = Upstream { authority: String::new(), host: String::new(), port: 0, tls: false };
+    let nowhere =
+        Upstream { authority: String::new(), endpoint: Endpoint::Tcp(String::new(), 0), tls: false };
     let upstream = agent.map_or(&nowhere, |agent| &agent.gateway);
     let limits = gateway::limits_of_requests(limits.max_in_flight);
     let handover = Handover { drain_timeout: Duration::ZERO };
