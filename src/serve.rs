@@ -29,6 +29,7 @@ use crate::gateway::service::Gateway;
 use crate::gateway::status::Status;
 use crate::telemetry::{Listener, Telemetry, name};
 use crate::tls::{Tls, TlsError};
+use crate::web::aside::Aside;
 use crate::web::pages::Room;
 use crate::web::reload::reload_on_hangup;
 use crate::web::server;
@@ -141,26 +142,21 @@ pub async fn with_elections(
     let keeping = tokio::spawn(embedded.clone().keep());
     let mut serving = None;
     if let Some(listener) = bound.elections.take() {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
         info!("elections on {}", listener.local_addr()?);
         let tls = bound.tls.as_ref().and_then(|tls| tls.acceptor(TlsListener::Elections));
         let keys = config.auth.keys.clone();
         let guarded = !keys.is_empty() || tls.is_some() || !is_local(config.listen.elections);
         let router = ballot::router(embedded.clone(), keys, Room::guarded(guarded));
-        serving = Some(tokio::spawn(server::serve_at_most(
-            descriptors::for_elections(),
-            Listener::Elections,
-            listener,
-            tls,
-            router,
-            Arc::clone(&bound.telemetry),
-            std::future::pending(),
-        )));
+        let counts = Arc::clone(&bound.telemetry);
+        serving = Some(Aside::start("elections", listener, move |listener, closes| {
+            let most = descriptors::for_elections();
+            server::serve_at_most(most, Listener::Elections, listener, tls, router, counts, closes.wait())
+        })?);
     }
     let ended = run(config, embedded, bound, stop).await;
     keeping.abort();
     if let Some(serving) = serving {
-        serving.abort();
+        serving.close(Duration::ZERO).await;
     }
     ended
 }
@@ -264,18 +260,14 @@ pub async fn run<B: Backend>(
             ]
         }),
     });
-    let (close_admin, admin_closes) = tokio::sync::oneshot::channel::<()>();
-    let admin_listener = tokio::net::TcpListener::from_std(bound.admin)?;
-    let serving_admin = tokio::spawn(admin::serve(
-        admin_listener,
-        admin_tls,
-        admin::router(admin),
-        Arc::clone(&telemetry),
-        async move { drop(admin_closes.await) },
-    ));
+    let (router, counts) = (admin::router(admin), Arc::clone(&telemetry));
+    let serving_admin = Aside::start("admin", bound.admin, move |listener, closes| async move {
+        let upkeep = tokio::spawn(admin::upkeep(Arc::clone(&counts)));
+        admin::serve(listener, admin_tls, router, counts, closes.wait()).await;
+        upkeep.abort();
+    })?;
     let reloading =
         tokio::spawn(reload_on_hangup(bound.tls.clone(), gateway.senders.clone(), Arc::clone(&telemetry)));
-    let upkeep = tokio::spawn(admin::upkeep(Arc::clone(&telemetry)));
     let pace = Pace {
         max_staleness: config.freshness.max_staleness,
         min_barrier_interval: config.freshness.min_barrier_interval,
@@ -308,10 +300,8 @@ pub async fn run<B: Backend>(
         tokio::time::sleep(config.shutdown.delay).await;
         workers.drain().await;
     }
-    upkeep.abort();
     reloading.abort();
-    let _ = close_admin.send(());
-    let _ = tokio::time::timeout(Duration::from_secs(2), serving_admin).await;
+    serving_admin.close(Duration::from_secs(2)).await;
     info!("ended");
     ended
 }

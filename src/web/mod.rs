@@ -2,6 +2,7 @@
 //!
 //! It knows nothing of what is asked.
 
+pub mod aside;
 pub mod pages;
 pub mod problem;
 pub mod process;
