@@ -389,9 +389,13 @@ fn a_route_is_chosen_by_method_query_and_body() {
     assert_admitted(&holder.call("GET", &format!("/methods?wxid={name}"), &Headers::none(), ""));
     assert_admitted(&send(&holder, "/methods", JSON, format!("{{\"wxid\":\"{name}\"}}")));
     let all = format!("/all?wxid={name}");
-    for (method, verdict) in
-        [("GET", "admitted"), ("HEAD", "admitted"), ("get", "admitted"), ("PUT", "passed")]
-    {
+    for (method, verdict) in [
+        ("GET", "admitted"),
+        ("HEAD", "admitted"),
+        ("get", "method_not_allowed"),
+        ("Head", "method_not_allowed"),
+        ("PUT", "passed"),
+    ] {
         let answer = holder.call(method, &all, &Headers::none(), "");
         assert_eq!(answer.header("x-fencing-verdict"), Some(verdict), "{method}");
     }

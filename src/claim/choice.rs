@@ -55,7 +55,7 @@ pub fn candidates<'a>(
     let mut alike: Vec<&Template> = Vec::new();
     for (index, route) in routes.enumerate() {
         let Some(captures) = route.path.matches(head.path) else {
-            let could = takes(route, method) || head.other_method;
+            let could = resembles(route, method) || head.other_method;
             if could && route.path.is_alike(head.path) && has_query(route, head)? {
                 alike.push(&route.path);
             }
@@ -72,6 +72,10 @@ pub fn candidates<'a>(
             let more = allowed.iter().filter(|allowed| !methods.contains(allowed));
             let more: Vec<String> = more.cloned().collect();
             methods.extend(more);
+            // Methods have a case, but not for every sender: nothing falls to a later route by it.
+            if resembles(route, method) {
+                return Err(NoRoute::Methods(methods));
+            }
             continue;
         }
         if !has_query(route, head)? {
@@ -122,11 +126,15 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// Whether a route takes a method, also in another case. Many servers answer a HEAD by doing what a GET does.
+/// Whether a route takes a method. Many servers answer a HEAD by doing what a GET does.
 fn takes(route: &Route, method: &str) -> bool {
-    let head = method.eq_ignore_ascii_case("HEAD");
-    let takes = |allowed: &String| allowed.eq_ignore_ascii_case(method) || (head && allowed == "GET");
+    let takes = |allowed: &String| allowed == method || (method == "HEAD" && allowed == "GET");
     route.methods.as_ref().is_none_or(|allowed| allowed.iter().any(takes))
+}
+
+/// Whether it takes it, or the same in another case.
+fn resembles(route: &Route, method: &str) -> bool {
+    takes(route, method) || takes(route, &method.to_ascii_uppercase())
 }
 
 /// Whether a query has what a route asks for, under every reading.
