@@ -1,6 +1,6 @@
 //! `fencegate serve`: puts the rooms together, and takes them down in order.
 //!
-//! The control plane is the thread that calls [`run`]; the workers are threads of their own.
+//! The control plane is the thread that calls [`run`]; the workers are threads of their own, and so are operators and elections.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
