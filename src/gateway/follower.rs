@@ -201,7 +201,8 @@ impl<B: Backend> Follower<B> {
                     }
                 }
                 Some(batch) = links.reads.next() => {
-                    if let Some(why) = self.apply(links, batch) {
+                    // What was announced before the answer belongs before it: it tells why a holder ended.
+                    if let Some(why) = self.drain(links).or_else(|| self.apply(links, batch)) {
                         return why;
                     }
                 }
