@@ -21,7 +21,7 @@ use std::time::Duration;
 use fencegate::clock::Clock;
 use fencegate::code::Code;
 use fencegate::election::{Backend, BackendError, Change, Link, Listing, Pending};
-use fencegate::fence::handover::Sighting;
+use fencegate::fence::handover::{Reason, Sighting};
 use fencegate::fence::name::AccountName;
 use fencegate::fence::token::{Claim, Epoch, Seq, SessionId};
 use fencegate::fence::view::{Holder, Marks, Reading, View};
@@ -48,6 +48,8 @@ struct World {
     away: bool,
     /// Barriers are never answered.
     deaf: bool,
+    /// Announced while the next read is executed.
+    with_read: Vec<Change>,
     reads: usize,
     asked_for_changes: usize,
 }
@@ -130,6 +132,8 @@ impl Link for Scripted {
     fn read(&mut self, names: &[AccountName]) -> Pending<Vec<Reading>> {
         let mut world = self.world();
         world.reads += 1;
+        let announced = std::mem::take(&mut world.with_read);
+        world.changes.extend(announced);
         let show = |name: &AccountName| world.accounts.get(name.as_str()).cloned().unwrap_or_default();
         Box::pin(ready(Ok(names.iter().map(show).collect())))
     }
@@ -261,6 +265,28 @@ async fn no_account_is_unknown_while_the_listing_that_names_it_is_taken_in() {
     for asked in asking {
         assert_eq!(asked.await.unwrap(), None);
     }
+}
+
+#[tokio::test]
+async fn what_is_announced_before_a_reads_answer_tells_why_a_holder_ended() {
+    let service = Scripted::default();
+    service.set("x", 1, 10);
+    let bench = Bench::start(service, Clock::default(), false);
+    bench.eventually_holds("x", 10).await;
+    // The holder resigned in transaction 11. One half of it is announced; the other comes with the answer that shows the successor.
+    let half = |sighting| Change::Account { name: AccountName::new("x").unwrap(), sighting, zxid: Some(11) };
+    let mut next = held_by(2, 12);
+    next.marks = Some(Marks { newest: 12, holding: 12, standing: 11, resigning: 11 });
+    {
+        let mut world = bench.service.world();
+        world.accounts.insert("x".to_owned(), next);
+        world.with_read = vec![half(Sighting::HolderGone)];
+        world.announce(half(Sighting::CandidateGone(1)));
+    }
+    bench.eventually_holds("x", 12).await;
+    let entry = bench.registry.get("x").unwrap();
+    let reason = entry.state().record.last_handover.as_ref().map(|handover| handover.reason);
+    assert_eq!(reason, Some(Reason::Resigned));
 }
 
 #[tokio::test]
