@@ -87,8 +87,13 @@ class Part:
 
     def __exit__(self, *_):
         if self.process and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            # Asked first: what is built to record a profile writes it when it ends by itself.
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
