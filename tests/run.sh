@@ -5,8 +5,8 @@
 #
 # The tests start real ZooKeeper servers: Java and ZooKeeper's jar are installed from Debian's packages where they are
 # missing (nothing is started as a service), and so are HAProxy and nginx, which parse beside the gateway, and a browser without a
-# window, for the live page. The load programs run small against the release build, with kazoo from an
-# environment below the target folder. Where the conformance suite lies beside the repository (../shared/conformance), it
+# window, for the live page. The load programs run small against the release build. Where python3
+# has no kazoo, it comes from an environment below the target folder. Where the conformance suite lies beside the repository (../shared/conformance), it
 # runs against the release build as well, with pytest from the same environment.
 # Where nothing may be installed, it says what to install and ends. CARGO_TARGET_DIR and ZOOKEEPER_CLASSPATH are
 # respected.
@@ -78,7 +78,6 @@ install_missing() {
     command -v openssl >/dev/null || missing+=(openssl)
     command -v curl >/dev/null || missing+=(curl)
     has_zookeeper || missing+=(zookeeper)
-    has_kazoo || missing+=(python3 python3-kazoo)
     has_browser || missing+=(chromium-headless-shell)
     command -v haproxy >/dev/null || missing+=(haproxy)
     command -v nginx >/dev/null || missing+=(nginx-light)
@@ -101,7 +100,6 @@ Install them (Debian: apt-get install ${missing[*]}) and run this again."
     done
     has_java || fail "java does not run after its installation: install a Java runtime"
     has_browser || fail "there is still no browser: install Chromium, or set CHROMIUM to its path"
-    has_kazoo || fail "python3 still has no kazoo: install it (pip install kazoo) for the python3 on the path"
     has_zookeeper || fail "$jar is still missing: install ZooKeeper, or set ZOOKEEPER_CLASSPATH"
 }
 
@@ -158,6 +156,11 @@ supply_chain() {
 command -v cargo >/dev/null || fail "there is no cargo: install a Rust toolchain (https://rustup.rs)"
 
 run "what is needed" install_missing
+# The tests ask whatever python3 is on the path for kazoo; a distribution's package serves the distribution's own python only.
+if ! has_kazoo; then
+    python=$(python_with loadtest/requirements.txt)
+    export PATH=${python%/*}:$PATH
+fi
 run "format" cargo fmt --check
 run "supply chain" supply_chain
 run "lints" cargo clippy --all-targets --locked -- -D warnings
